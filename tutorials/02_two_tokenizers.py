@@ -10,7 +10,7 @@
 #
 #     draft token d = target token t    if and only if    bytes(d) = bytes(t)
 #
-# The table d -> t of all such pairs is the **direct map**; t is the **direct token** of d, and d that of t. The paper
+# The table d -> t of all such pairs is the **direct map**; t is the **direct token** of d, and d is that of t. The paper
 # (arXiv 2507.02659, section 3.1 and Table 8) compares *strings* instead, as they are written in the files of the two
 # **tokenizers** (programs that cut text into tokens). But there are two ways to write bytes in these files:
 #
@@ -34,7 +34,8 @@ from rich.text import Text
 # %% [markdown]
 # ## By hand
 #
-# The direct map takes two lines: a dictionary of one side, looked up for the other. What is looked up may be strings or bytes.
+# The direct map takes two lines: a dictionary of one side, looked up for the other. What is looked up may be strings or
+# bytes.
 
 # %%
 def direct_map(draft_tokens, target_tokens):
@@ -45,8 +46,8 @@ def direct_map(draft_tokens, target_tokens):
 
 # %% [markdown]
 # The letter é is two bytes in UTF-8, C3 A9. The byte-level vocabulary writes them as "Ã©"; its own token "é" is the single
-# byte E9, which is not a letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right and one wrong,
-# and misses the newline. Comparing bytes finds all three.
+# byte E9, which is not a letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right and one
+# wrong, and misses the newline. Comparing bytes finds all three.
 
 # %%
 def sentence_piece_bytes(string):
@@ -82,11 +83,11 @@ for d in np.flatnonzero(two_lines != alignment.draft_to_target):
     print(f"{drafter.strings[d]:6} by two lines {names[two_lines[d]]:11} right: {names[alignment.draft_to_target[d]]}")
 
 # %% [markdown]
-# So the two lines are nearly right. What do they need to be repaired?
+# So the two lines are nearly right. What is still missing?
 #
 # - **Special tokens** (begin of text, end of text) have no bytes: for the two lines, all of them are the same. They are paired
-#   by **role** instead: by what they do. The end of a text is the end of a text, however it is written. (Text that
-#   merely looks like a special token stays text: what a model wrote never becomes an end token when it is read again.)
+#   by **role** instead: by what they do. (Text that   merely looks like a special token stays text: what a model wrote
+# never becomes an end token when it is read again.)
 # - A vocabulary may spell the same bytes twice, such as "A" and `<0x41>`. The dictionary keeps the last one. It should keep
 #   the one that the tokenizer itself writes, because the model has seldom read the other.
 
@@ -104,6 +105,7 @@ def repaired(drafter, target):
 
 
 assert np.array_equal(repaired(drafter, target), alignment.draft_to_target)
+print(f"all {drafter.size:,} tokens are mapped as by the package")
 
 # %% [markdown]
 # Now we look at one text in two tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **spans**:
@@ -111,9 +113,9 @@ assert np.array_equal(repaired(drafter, target), alignment.draft_to_target)
 # several for several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that
 # both sides spell the same bytes. Each span is in brackets below; `*` marks n:1, `!` 1:n, and `-` n:n.
 #
-# We do it for two pairs. The first drafter has 2,048 tokens, fewer than the target's 4,096. The second, llama3-like, has 6,000,
-# and many of them are longer than the target's: it writes 24 as one token, the target as two. Which of them is the larger
-# model does not matter here. Then we count the spans in 90 texts.
+# We do it for two pairs. The first drafter has 2,048 tokens, fewer than the target's 4,096. The second, llama3-like, has
+# 6,000, and many of them are longer than the target's: it writes 24 as one token, the target as two. Then we count the
+# spans in 90 texts.
 
 # %%
 SIGNS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}

@@ -2,12 +2,11 @@
 # # 3 · The n-gram cache
 #
 # The drafter writes " window" as two tokens, " w" and "indow"; for the target it is one token. The direct map of lesson 2
-# translates " w" alone, so the target is asked: " w"? It wants " window", gives its token " w" almost no probability, and
-# rejects it. The draft was right, yet it is thrown away. This is a **false rejection**.
+# translates " w" alone. The target wants " window", so it gives " w" almost no probability and rejects it. The draft was
+# right, yet it is thrown away. This is a **false rejection**.
 #
-# The remedy: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and **merge** it
-# before asking. What the target is asked about is called a **proposal**; the memory is the **n-gram cache**. (Elsewhere
-# this name means a drafter that looks up what came next. Ours only translates.)
+# The remedy: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and **merge**
+# it before asking. What the target is asked about is called a **proposal**; the memory is the **n-gram cache**.
 #
 # ## The equation (arXiv 2507.02659, section 3.1)
 #
@@ -53,8 +52,8 @@ assert translate("s", "f", "ke", "s") == ["s", "f"]
 
 # %% [markdown]
 # A full cache takes no new entry ("none"), or first removes an old one (**eviction**): the least recently ("lru") or the
-# least frequently used one ("lfu"). In a cache with room for two, A is used twice, then B once. When C comes, LRU removes A,
-# whose last use is older; LFU removes B, which was used less often.
+# least frequently used one ("lfu"). In a cache with room for two, A is used twice, then B once. When C comes, LRU removes
+# A, whose last use is older; LFU removes B, which was used less often.
 
 # %%
 entries = {"A": (1, 2), "B": (3, 4), "C": (5, 6)}
@@ -156,10 +155,10 @@ for topic, last in (("stories", slice(30, 60)), ("then programs", slice(90, 120)
     bars({name: np.mean(np.concatenate(known[last])) for name, known in shares.items()}, 40, ".0%", topic)
 
 # %% [markdown]
-# Here, as long as the topic stays the same, it matters little which entry is evicted. After the change, a cache that takes
-# nothing new is useless; LFU clings to what was used often *before*; LRU has soon replaced it all. (The paper measures on one
-# topic, code: LFU with a quarter of the room is nearly as good as no limit, and LRU is close to it; Table 14.) By default
-# this package evicts nothing: an entry takes 350 bytes.
+# Here, as long as the topic stays the same, it matters little which entry is evicted, though all lose much. After the
+# change, a cache that takes nothing new is useless; LFU clings to what was used often *before*; LRU has soon replaced it
+# all. (The paper measures on one topic, code: LFU with a quarter of the room is nearly as good as no limit, and LRU is
+# close to it; Table 14.) By default this package has no limit and evicts nothing.
 
 # %% [markdown]
 # ## Exercises

@@ -36,18 +36,18 @@ from omnidraft.verification import rejection_sampling
 #
 #     first token:   a 0.8, b 0.2           second token, after an a:   a 0.5, b 0.5
 #
-# What does it propose first? It is ab if it draws a, then b: 0.8 · 0.5 = 0.4. It is a alone if it draws a, then a: 0.4. And b
-# has 0.2. Let the target want exactly this, p = (a 0.4, b 0.2, ab 0.4). The drafter is perfect: nothing should be rejected. But
+# What does it propose first? It is ab if it draws a, then b: 0.8 · 0.5 = 0.4. It is a alone if it draws a, then a: 0.4. And
+# b has 0.2. Let the target want exactly this, p = (a 0.4, b 0.2, ab 0.4). The drafter is perfect: nothing should be
+# rejected. But
 #
 #     a, b drawn (0.4):   proposal ab, q'(ab) = 0.4; accepted with 0.4 / 0.4 = 1
 #     b drawn    (0.2):   proposal b,  q'(b)  = 0.2; accepted with 1
 #     a, a drawn (0.4):   proposal a,  q'(a)  = 0.8 by Eq. 1; accepted with only 0.4 / 0.8 = 1/2,
 #                         else redrawn from max(0, p - q') = (0, 0, 0.4), which always gives ab
 #
-# In the end a is written with probability 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of two
-# distributions is half the sum of their absolute differences: the most by which they disagree about any event. Here it is
-# 0.2. The code shows the same: first the proposals, then the distribution of the token that is written. (In the package,
-# `translation.merge` does this for drafts of any length.)
+# In the end a is written with probability 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of
+# two distributions is half the sum of their absolute differences: the most by which they disagree about any event. Here it
+# is 0.2. The code shows the same: first the proposals, then the distribution of the token that is written.
 
 # %%
 a, b, ab = 0, 1, 2
@@ -81,13 +81,14 @@ bars({f"{name:2} wanted {p[t]:.1f}, written": written[t] for t, name in enumerat
 assert np.isclose(total_variation(written, dict(enumerate(p))), 0.2)
 
 # %% [markdown]
-# Where is the mistake? The token a alone is proposed with probability q(a) minus that of *every* draft in which a merge uses
-# it; Eq. 1 does not subtract these. In this world we could subtract 0.8 · 0.5. With an entry (a, b, c), however, we would need
-# the row after "ab", which the drafter has not computed unless it drew ab. Lesson 5 finds another way.
+# Where is the mistake? The token a is proposed alone only if the draft does not go on to a merge. So its probability is
+# q(a) minus that of *every* draft that merges it, and Eq. 1 does not subtract these. In this world we could subtract 0.8 ·
+# 0.5. With an entry (a, b, c), however, we would need the row after "ab", which the drafter has not computed unless it drew
+# ab. Lesson 5 finds another way.
 #
-# How much does it matter? Here are forty random worlds of this kind, at several temperatures T (`process` turns random numbers
-# into a row at temperature T, as it does with the output of a model). At T = 0 everything is certain, and the rule is exact.
-# Its mean bias grows with T. (The paper calls the rule approximate, and measures mostly at T = 0.01.)
+# How much does it matter? Here are forty random worlds of this kind, at several temperatures T (`process` turns random
+# numbers into a row at temperature T, as it does with the output of a model). At T = 0 everything is certain, and the rule
+# is exact. Its mean bias grows with T. (The paper calls the rule approximate, and measures mostly at T = 0.01.)
 
 # %%
 rng = np.random.default_rng(0)
@@ -106,7 +107,7 @@ assert mean_gaps["T = 0"] == 0 and [*mean_gaps.values()] == sorted(mean_gaps.val
 # %% [markdown]
 # ## The real thing
 #
-# First, a text at T = 1. If an n-gram begins with a token, and the token is proposed alone, its q' may be too large.
+# First, a text at T = 1. A token with which some n-gram begins may have too large a q' when it is proposed alone.
 
 # %%
 models = pair("draft-tasks", "qwen-like", dtype="float64")
@@ -120,8 +121,9 @@ affected = sum(span == 1 and models.alignment.target_to_draft[t] in beginnings f
 print(f"{affected} of {len(proposals)} proposals are single tokens with which an n-gram begins\n")
 
 # %% [markdown]
-# Now the exact bias: we compute the distribution of the first token that a round writes, after two prompts that leave room for
-# choice. The whole decoding loop is enumerated; both models choose only among their three likeliest tokens.
+# Now the exact bias: we compute the distribution of the first token that a round writes, after two prompts that leave room
+# for choice. The whole decoding loop is enumerated; both models choose only among their three likeliest tokens, so the bias
+# is that of these short rows.
 
 # %%
 for prompt in ("Once upon a time there was a little", "The fox found a"):

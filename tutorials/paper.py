@@ -121,10 +121,11 @@ def hybrid(draft, target, rounds, lam=0.2):
                 log_ratio = np.log(q / to * to.sum())
                 loss += q @ log_ratio
                 gradient[before, shared] += q * (log_ratio - q @ log_ratio)
-            for previous, d in zip([before, *ids], ids if len(ids) > 1 else ()):
-                q = softmax(draft.logits[previous])  # L_N-gram: -log q(d_1) ... q(d_n)
-                loss -= lam * np.log(q[d])
-                gradient[previous] += lam * (q - np.eye(len(q))[d])
+            else:  # L_N-gram: -log q(d_1) ... q(d_n)
+                for previous, d in zip([before, *ids], ids):
+                    q = softmax(draft.logits[previous])
+                    loss -= lam * np.log(q[d])
+                    gradient[previous] += lam * (q - np.eye(len(q))[d])
             before = ids[-1] if ids else before
     return loss, gradient
 
@@ -155,7 +156,7 @@ def bias(draft, target, cache, text="ha"):
     for drafted in product(range(len(draft.words)), repeat=2):
         rows = softmax(draft.logits[[own, drafted[0]]])
         drawn = rows[0, drafted[0]] * rows[1, drafted[1]]
-        for token, _, q in translate(drafted, rows, direct, cache, size)[:1]:
+        for token, _, q in translate(drafted, rows, direct, cache, size)[:1]:  # the first, if any
             keep, residual = min(1, p[token] / q[token]), np.maximum(0, p - q)
             written[token] += drawn * keep
             written += drawn * (1 - keep) * residual / max(residual.sum(), 1e-30)
