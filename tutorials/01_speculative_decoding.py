@@ -29,9 +29,9 @@ best = {n: min(repeat(lambda n=n: one_pass(n), number=1, repeat=25)) for n in (1
 bars({f"{n} tokens": time / best[1] for n, time in best.items()}, 8, ".1f", "a pass over n tokens; 1 is a pass over one")
 
 # %% [markdown]
-# What happens in a pass? Each token becomes a list of numbers. Every layer updates these lists, each with the help of those
-# before it. At the end, every possible next token gets a number: the higher, the likelier. (tutorials/llama_plain.py has it
-# all.)
+# What happens in a pass? Each token becomes a list of numbers. Every layer updates these lists, using the lists before it.
+# At the end, every possible next token gets a number: the higher, the likelier. (tutorials/llama_plain.py has the full
+# code.)
 #
 # So let a small, fast model guess the next few tokens, and let the large model check all of them in one pass.
 #
@@ -41,7 +41,7 @@ bars({f"{n} tokens": time / best[1] for n, time in best.items()}, 8, ".1f", "a p
 #   from left to right: each is either **accepted**, or rejected and replaced by a **recovered** token, which ends the
 #   round. If all k are accepted, the target's last row gives one more token for free, the **bonus**.
 #
-# So a round costs one target pass and writes 1 to k + 1 tokens. The rule that judges must preserve the **distribution** of
+# So a round costs one target pass and writes 1 to k + 1 tokens. The acceptance rule must preserve the **distribution** of
 # the text: each text must be exactly as probable as if the target had written it alone. Such a rule is called **lossless**.
 #
 # ## The equation (arXiv 2211.17192, section 2.3)

@@ -10,9 +10,9 @@
 #
 #     draft token d = target token t    if and only if    bytes(d) = bytes(t)
 #
-# The table d -> t of all such pairs is the **direct map**; t is the **direct token** of d, and d is that of t. The paper
-# (arXiv 2507.02659, section 3.1 and Table 8) compares *strings* instead, as they are written in the files of the two
-# **tokenizers** (programs that cut text into tokens). But there are two ways to write bytes in these files:
+# The table d -> t of all such pairs is the **direct map**; t is the **direct token** of d, and d is the direct token of t.
+# The paper (arXiv 2507.02659, section 3.1 and Table 8) compares *strings* instead, as they are written in the files of the
+# two **tokenizers** (programs that cut text into tokens). But there are two ways to write bytes in these files:
 #
 # - *SentencePiece*: plain text in which "▁" is a space. Bytes that no token spells are written one by one, as tokens named
 #   `<0x00>` to `<0xFF>` (**byte fallback**).
@@ -86,8 +86,8 @@ for d in np.flatnonzero(two_lines != alignment.draft_to_target):
 # So the two lines are nearly right. What is still missing?
 #
 # - **Special tokens** (begin of text, end of text) have no bytes: for the two lines, all of them are the same. They are paired
-#   by **role** instead: by what they do. (Text that   merely looks like a special token stays text: what a model wrote
-# never becomes an end token when it is read again.)
+#   by **role** instead: according to what they do. (Text that merely looks like a special token stays text: what a model
+#   wrote never becomes an end token when it is read again.)
 # - A vocabulary may spell the same bytes twice, such as "A" and `<0x41>`. The dictionary keeps the last one. It should keep
 #   the one that the tokenizer itself writes, because the model has seldom read the other.
 
@@ -145,7 +145,7 @@ for name in ("draft-tasks", "llama3-like"):
     bars({kind: counts[kind] / counts.total() for kind in SIGNS}, 40, ".1%")
 
 # %% [markdown]
-# The direct map can draft only the 1:1 spans. Lesson 3 adds n:1, lesson 6 adds 1:n, and both together many of the rest.
+# With the direct map alone, only 1:1 spans can be proposed. Lesson 3 adds n:1, lesson 6 adds 1:n.
 #
 # ## Exercises
 #

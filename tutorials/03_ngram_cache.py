@@ -155,10 +155,10 @@ for topic, last in (("stories", slice(30, 60)), ("then programs", slice(90, 120)
     bars({name: np.mean(np.concatenate(known[last])) for name, known in shares.items()}, 40, ".0%", topic)
 
 # %% [markdown]
-# Here, as long as the topic stays the same, it matters little which entry is evicted, though all lose much. After the
-# change, a cache that takes nothing new is useless; LFU clings to what was used often *before*; LRU has soon replaced it
-# all. (The paper measures on one topic, code: LFU with a quarter of the room is nearly as good as no limit, and LRU is
-# close to it; Table 14.) By default this package has no limit and evicts nothing.
+# Here, as long as the topic stays the same, it matters little which entry is evicted, though all of them lose a lot. After
+# the change, a cache that takes nothing new is useless; LFU clings to what was used often *before*; LRU soon replaces
+# everything. (The paper measures on one topic, code: LFU with a quarter of the room is nearly as good as no limit, and LRU
+# is close to it; Table 14.) By default this package has no limit and evicts nothing.
 
 # %% [markdown]
 # ## Exercises

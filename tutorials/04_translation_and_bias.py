@@ -37,7 +37,7 @@ from omnidraft.verification import rejection_sampling
 #     first token:   a 0.8, b 0.2           second token, after an a:   a 0.5, b 0.5
 #
 # What does it propose first? It is ab if it draws a, then b: 0.8 · 0.5 = 0.4. It is a alone if it draws a, then a: 0.4. And
-# b has 0.2. Let the target want exactly this, p = (a 0.4, b 0.2, ab 0.4). The drafter is perfect: nothing should be
+# b has 0.2. Suppose the target wants exactly this, p = (a 0.4, b 0.2, ab 0.4). The drafter is perfect: nothing should be
 # rejected. But
 #
 #     a, b drawn (0.4):   proposal ab, q'(ab) = 0.4; accepted with 0.4 / 0.4 = 1

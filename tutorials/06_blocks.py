@@ -15,8 +15,8 @@
 #
 # Look at the 8 drafts that begin with b; 4 are wanted. One by one, each b is kept with 1/2, whatever follows it. But of ba
 # there are too few! As a block, both ba are kept, and one bb. Now b is in the text 3 times, and what is missing is one ba.
-# It is made from a bb: of the 5 that were not kept, *one* loses only its second b, and gets an a for it. The other 4 are
-# surplus b's. They lose both, and an a is written.
+# It is made from a bb: of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4
+# are surplus b's. They lose both, and an a is written.
 #
 # ## The equation (arXiv 2403.10444, with one vocabulary: P is p, and Q is q)
 #
@@ -26,13 +26,14 @@
 #
 # Where we stop, all before it is kept, and the residual max(0, r · P - Q) draws the next token.
 #
-# Why is this right? Let a draft begin in some way with probability D, and let it be right to keep it so far with r. (At the
-# start D = r = 1.) The next token of the draft is x with Q(x). The next one of the text should be x with P(x).
+# Why is this right? Let a draft begin in some way with probability D, and suppose that keeping it with probability r gives
+# the right amount so far. (At the start D = r = 1.) The next token of the draft is x with Q(x). The next one of the text
+# should be x with P(x).
 #
 # - *Wanted* with an x after it: D · r · P(x).
 # - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). Over all x this is D · (r - Z).
 # - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. Over all x this is D · Z.
-# - *Coming back* to this place, as no x was kept: D less D · (r - Z).
+# - *Coming back* to this place, as no x was kept: D minus D · (r - Z).
 #
 # Of the D · (1 - r + Z) that come back, D · Z are missing here. The quotient is h! The rest is too many, and goes further
 # back. And a beginning with x added has D · Q(x), and is rightly kept with r': the same argument again, one token later.

@@ -160,7 +160,7 @@ for task in ("math", "code"):
 
 # %% [markdown]
 # In word problems n-grams are rare, and all three learn much the same. In programs they are common: there `dm` learns only
-# from the other tokens, `hybrid` also to write n-grams out, and `lifted` also how often.
+# from the other tokens; `hybrid` also learns to write n-grams out, and `lifted` learns how often, too.
 #
 # ## Exercises
 #

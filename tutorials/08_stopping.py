@@ -103,8 +103,8 @@ assert np.allclose(labels, [1, 0.2 / 0.4])
 # ## The real thing
 #
 # A drafter that has not learned the target's task writes stories, always six draft tokens a round. A `Learner` (lesson 7)
-# collects x and y of each: seven texts to train the head, three to test it. The steps are those of `head_step`, scaled for
-# each weight separately by **AdamW**, a common way to do so.
+# collects x and y for each token: seven texts to train the head, three to test it. The steps are those of `head_step`,
+# scaled for each weight separately by **AdamW**, a common way to do so.
 
 # %%
 prompts = [example["prompt"] for example in examples("text", 13)]

