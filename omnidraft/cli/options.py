@@ -102,7 +102,7 @@ class Models:
     dtype: Annotated[str, models(
         help="float32, float64; with torch bfloat16, float16.")] = "auto"
     threads: Annotated[int | None, models(
-        help="With torch: threads on a CPU.", show_default="all cores")] = None
+        min=1, help="With torch: threads on a CPU.", show_default="all cores")] = None
 
     def pair(self, learns: bool = False) -> Pair:
         """The pair; `learns`: the default drafter is one that is to learn."""

@@ -132,7 +132,7 @@ class Decoder:
         return GenerateDecoderOnlyOutput(made, scores, **held)
 
     def _text(self, ids: list[int], cache: Any) -> Text:
-        """A new text, whose target goes on from the cache, if any, of transformers."""
+        """A new text, whose target continues from the cache of transformers, if there is one."""
         text = Text(self.pair)
         if cache is not None:
             target = self.pair.target
