@@ -143,11 +143,9 @@ def prose(lesson: str) -> str:
     return re.sub(r"\n# +", " ", path.read_text(encoding="utf-8"))
 
 
-def test_figures_in_the_text_of_lesson_8_are_those_of_the_results():
+def test_what_lesson_8_says_of_the_head_is_what_the_results_say():
     text, cells = prose("08"), [one for tasks in stored("stop_rules")["pairs"].values() for one in tasks.values()]
     for at in ("T=0", "T=1"):  # not faster, even if its predictions took no time
         ratios = [one[at]["head"]["without its time"] / one[at]["confidence"]["tuned"] for one in cells]
         assert len(cells) == 12 and abs(sum(ratios) / len(ratios) - 1) < 0.02
-    for at in ("T=0", "T=1"):
-        ranks = [sum(one[at][rule]["auc"] for one in cells) / len(cells) for rule in ("head", "confidence")]
-        assert f"{ranks[0]:.3f} against {ranks[1]:.3f}" in text
+    assert f"over {len(cells)} combinations of two models and a task the head is not faster" in text
