@@ -166,11 +166,21 @@ def examples(task, count):
 
 
 def paint(tokenizer, rounds, legend=False):
-    """Print rounds in the colours of `omnidraft.render`, with its signs + * - ! ^ in a notebook or without colours."""
+    """Print rounds in the colours of `omnidraft.render`, with its signs + * - ! ^ in a notebook or without colours.
+
+    The legend explains what occurs in these rounds.
+    """
     console = Console(highlight=False)
     plain = console.no_color or console.color_system is None
     signs = plain or console.is_jupyter
+
+    def painted(signs):
+        painter = render.Painter(tokenizer, signs, one_line=True)
+        return Text.assemble(*map(painter.paint, rounds), painter.finish())
+
     if legend:
-        console.print(render.legend(signs), soft_wrap=True)
-    painter = render.Painter(tokenizer, signs, one_line=True)
-    console.print(Text.assemble(*map(painter.paint, rounds), painter.finish()), soft_wrap=plain)
+        signed = painted(True).plain
+        for (_, sign, _), line in zip(render.FATES.values(), render.legend(signs).split(), strict=True):
+            if f"[{sign}" in signed:
+                console.print(line, soft_wrap=True)
+    console.print(painted(signs), soft_wrap=plain)
