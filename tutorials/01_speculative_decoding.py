@@ -60,8 +60,7 @@ bars({f"{n} tokens": time / best[1] for n, time in best.items()}, 8, ".1f", "a p
 # ## By hand
 #
 # There are three tokens a, b, c, and the drafter draws b too often. p and q overlap by 0.2 + 0.3 + 0.1, so beta = 0.6. The
-# residual is (0.3, 0, 0.1) / 0.4 = (0.75, 0, 0.25). Token a is written with probability 0.2 + 0.4 · 0.75 = 0.5, which is
-# p(a).
+# residual is (0.3, 0, 0.1) / 0.4 = (0.75, 0, 0.25). Token a is written with probability 0.2 + 0.4 · 0.75 = 0.5 = p(a).
 
 # %%
 p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
@@ -136,7 +135,7 @@ for x, y in np.ndindex(3, 3):
 #
 # ## The real thing
 #
-# These two models have different vocabularies (lists of tokens), which is what the other lessons are about. Here the drafter
+# The two models below have different vocabularies (lists of tokens), the subject of the other lessons. Here the drafter
 # may draw only tokens that both have, so the rule applies unchanged. (This is `tli`, arXiv 2502.05202.) At *temperature 0*
 # a model always takes its likeliest token, so a draft token is accepted if the target takes it too. At *temperature 1*
 # tokens are drawn from p and q themselves.
@@ -158,7 +157,7 @@ paint(models.target.tokenizer, decode(4, 1), legend=True)
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. The k-th draft token counts only if the k - 1
-# before it were accepted, so each further token adds less, and drafting takes time too. So we measure the speed too:
+# before it were accepted, so each further token adds less. Drafting takes time, so we also measure the speed:
 
 # %%
 runs = {}

@@ -2,50 +2,47 @@
 # # 2 · Two tokenizers, one text
 #
 # Lesson 1 compared p(x) with q(x), so both models need the same token x. A **vocabulary** is the list of all tokens that a
-# model reads and writes; a token's **id** is its place in this list. Model families have different vocabularies, and id 300
-# in one has nothing to do with id 300 in another. What they share is the text: each ordinary token stands for some
+# model reads and writes; a token's **id** is its place in this list. Each family of models has its own vocabulary, and id
+# 300 in one has nothing to do with id 300 in another. What they share is the text: each ordinary token stands for some
 # bytes. This lesson finds the tokens that mean the same in both vocabularies.
 #
 # ## The equation (this project's own)
 #
 #     draft token d = target token t    if and only if    bytes(d) = bytes(t)
 #
-# The table d -> t of all such pairs is the **direct map**; t is the **direct token** of d, and d is the direct token of t.
-# The paper (arXiv 2507.02659, section 3.1 and Table 8) compares *strings* instead, as they are written in the files of the
-# two **tokenizers** (programs that cut text into tokens). But there are two ways to write bytes in these files:
-#
-# - *SentencePiece*: plain text in which "▁" is a space. Bytes that no token spells are written one by one, as tokens named
-#   `<0x00>` to `<0xFF>` (**byte fallback**).
-# - *Byte-level*: each of the 256 bytes has a stand-in character. A printable byte stands for itself, so the byte 0xE9 is
-#   "é"; the others borrow a letter: space is "Ġ", newline is "Ċ".
+# The table d -> t of all such pairs is the **direct map**. It takes two lines: a dictionary of one side, in which we look up
+# the tokens of the other.
 
 # %%
 from collections import Counter
 
-from helpers import bars, check, draw_spans, escape, examples
+from helpers import bars, check, examples, paint_spans
 
 import numpy as np
 from omnidraft import load
 from omnidraft.text.tokenizer import CHARACTER_TO_BYTE
-from omnidraft.vocabulary import align, aligned_spans
-from rich.console import Console
-from rich.text import Text
+from omnidraft.vocabulary import align
 
-# %% [markdown]
-# ## By hand
-#
-# The direct map takes two lines: a dictionary of one side, looked up for the other. What is looked up may be strings or
-# bytes.
 
-# %%
 def direct_map(draft_tokens, target_tokens):
-    """Per draft token the id of the equal target token, or -1; tokens are given as strings or as bytes."""
+    """For each draft token the id of the equal target token, or -1; tokens are given as bytes or as strings."""
     ids = {token: t for t, token in enumerate(target_tokens)}
     return [ids.get(token, -1) for token in draft_tokens]
 
 
 # %% [markdown]
-# The letter é is two bytes in UTF-8, C3 A9. The byte-level vocabulary writes them as "Ã©"; its own token "é" is the single
+# ## By hand
+#
+# If t has the same bytes as d, it is called the **direct token** of d, and d that of t. The paper (arXiv 2507.02659, section
+# 3.1 and Table 8) compares *strings* instead, as they are written in the files of the two **tokenizers** (programs that cut
+# text into tokens). But these files come in two styles:
+#
+# - *SentencePiece*: plain text, in which "▁" is a space. A character that no token contains is written byte by byte, with
+#   tokens named `<0x00>` to `<0xFF>` (**byte fallback**).
+# - *Byte-level*: each of the 256 bytes is written as one character. A printable byte stands for itself, so the byte 0xE9 is
+#   "é"; each of the others has a stand-in: space is "Ġ", newline is "Ċ".
+#
+# The letter é is two bytes in UTF-8, C3 A9. A byte-level vocabulary writes them as "Ã©"; its own token "é" is the single
 # byte E9, which is not a letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right and one
 # wrong, and misses the newline. Comparing bytes finds all three.
 
@@ -68,12 +65,12 @@ assert (by_strings, by_bytes) == ([0, 1, -1], [0, 3, 2])
 # %% [markdown]
 # ## The real thing
 #
-# The embedded drafter has a SentencePiece-like tokenizer, the target a byte-level one. In the package, `token_bytes` holds
-# the bytes of each token.
+# Our drafter's tokenizer is in the style of SentencePiece, the target's is byte-level. `token_bytes` are the bytes of each
+# token; `align` is the package's direct map.
 
 # %%
 drafter, target = load("draft-tasks").tokenizer, load("qwen-like").tokenizer
-alignment = align(drafter, target)  # the package's direct map
+alignment = align(drafter, target)
 bars({"drafter's tokens, by strings": align(drafter, target, strings=True).shared_draft / drafter.size,
       "drafter's tokens, by bytes": alignment.shared_draft / drafter.size,
       "target's tokens, by bytes": alignment.shared_target / target.size}, 40, ".1%", "found in the other vocabulary")
@@ -85,11 +82,10 @@ for d in np.flatnonzero(two_lines != alignment.draft_to_target):
 # %% [markdown]
 # So the two lines are nearly right. What is still missing?
 #
-# - **Special tokens** (begin of text, end of text) have no bytes: for the two lines, all of them are the same. They are paired
-#   by **role** instead: according to what they do. (Text that merely looks like a special token stays text: what a model
-#   wrote never becomes an end token when it is read again.)
-# - A vocabulary may spell the same bytes twice, such as "A" and `<0x41>`. The dictionary keeps the last one. It should keep
-#   the one that the tokenizer itself writes, because the model has seldom read the other.
+# - **Special tokens**, such as the one that ends a text, have no bytes, so the two lines take all of them for the same
+#   token. Instead, we pair them by **role**: by what they are for.
+# - A vocabulary may have two tokens with the same bytes, such as "A" and `<0x41>`. The dictionary keeps the last one. It
+#   should keep the one that the tokenizer itself uses, because the model has seldom seen the other.
 
 # %%
 def repaired(drafter, target):
@@ -108,41 +104,48 @@ assert np.array_equal(repaired(drafter, target), alignment.draft_to_target)
 print(f"all {drafter.size:,} tokens are mapped as by the package")
 
 # %% [markdown]
-# Now we look at one text in two tokenizations. `aligned_spans` cuts it wherever both have a token boundary, into **spans**:
-# mostly one token on each side (1:1), otherwise several draft tokens for one target token (n:1), the reverse (1:n), or
-# several for several (n:n). SentencePiece puts a "dummy space" before a text; `encode_continuation` leaves it out, so that
-# both sides spell the same bytes. Each span is in brackets below; `*` marks n:1, `!` 1:n, and `-` n:n.
-#
-# We do it for two pairs. The first drafter has 2,048 tokens, fewer than the target's 4,096. The second, llama3-like, has
-# 6,000, and many of them are longer than the target's: it writes 24 as one token, the target as two. Then we count the
-# spans in 90 texts.
+# Now we look at one text in two tokenizations. We cut it wherever both have a token boundary. The pieces are called
+# **spans**: most have one token on each side (1:1), some have several draft tokens for one target token (n:1), the reverse
+# (1:n), or several for several (n:n). To find them, the side that is behind takes its next token, until both have the same
+# bytes.
 
 # %%
-SIGNS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}
+def spans(ours, theirs):
+    """Cut two lists of tokens (bytes) that spell the same text into its spans: (kind, draft tokens, target tokens)."""
+    ours, theirs = [*ours], [*theirs]
+    left, right = [], []
+    while ours or theirs:
+        if len(b"".join(left)) <= len(b"".join(right)):
+            left.append(ours.pop(0))
+        else:
+            right.append(theirs.pop(0))
+        if b"".join(left) == b"".join(right):
+            yield f"{'1' if len(left) == 1 else 'n'}:{'1' if len(right) == 1 else 'n'}", left, right
+            left, right = [], []
 
 
-def spans(drafter, text):
-    """The smallest spans of a text: (kind, draft tokens, target tokens), each token as its bytes."""
-    ours, theirs = (side.pieces(side.encode_continuation(text)) for side in (drafter, target))
-    for (a, b), (c, d) in aligned_spans(ours, theirs):
-        left = "n" if b - a > 1 else "1"
-        right = "n" if d - c > 1 else "1"
-        yield f"{left}:{right}", ours[a:b], theirs[c:d]
+found = [*spans([b"Snow", b"f", b"la", b"ke"], [b"Snow", b"flake"])]
+print(*found)
+assert found == [("1:1", [b"Snow"], [b"Snow"]), ("n:1", [b"f", b"la", b"ke"], [b"flake"])]
+
+# %% [markdown]
+# We cut a sentence for two pairs, and count the spans of 90 texts. The first drafter has 2,048 tokens, fewer than the
+# target's 4,096. The second, llama3-like, has 6,000, and many of them are longer than the target's: it writes 24 as one
+# token, the target as two. Each span is in brackets; `*` marks n:1, `!` 1:n, and `-` n:n.
+
+# %%
+def both(drafter, text):
+    ours, theirs = (side.pieces(side.encode_continuation(text)) for side in (drafter, target))  # the tokens, as bytes
+    return spans(ours, theirs)
 
 
 sentence = "Question: Sarah has 24 boxes with 13 red pens each."
 texts = [example["response"] for task in ("math", "code", "text") for example in examples(task, 30)]
 for name in ("draft-tasks", "llama3-like"):
     drafter = load(name).tokenizer
-    draw_spans(f"{name} (above) and qwen-like", spans(drafter, sentence))
-    lines = Text(f"{name:12}"), Text("qwen-like   ")
-    for kind, *sides in spans(drafter, sentence):
-        for line, side in zip(lines, sides, strict=True):
-            shown = "|".join(escape(token.decode(errors="replace")) for token in side)
-            line.append(f"[{SIGNS[kind][0]}{shown}]", SIGNS[kind][1])
-    Console(highlight=False).print(*lines, sep="\n", soft_wrap=True)
-    counts = Counter(kind for text in texts for kind, *_ in spans(drafter, text))
-    bars({kind: counts[kind] / counts.total() for kind in SIGNS}, 40, ".1%")
+    paint_spans([name, "qwen-like"], both(drafter, sentence))
+    counts = Counter(kind for text in texts for kind, *_ in both(drafter, text))
+    bars({kind: counts[kind] / counts.total() for kind in ("1:1", "n:1", "1:n", "n:n")}, 40, ".1%")
 
 # %% [markdown]
 # With the direct map alone, only 1:1 spans can be proposed. Lesson 3 adds n:1, lesson 6 adds 1:n.

@@ -1,5 +1,5 @@
 """What the lessons share: `check` for their questions, `show` for a function of the package, `paint` for rounds, `bar`, `bars`,
-`curve` and `figure` for numbers, `draw_spans` and `draw_trie` for lessons 2 and 5, `examples` of texts, and
+`curve` and `figure` for numbers, `paint_spans` and `draw_trie` for lessons 2 and 5, `examples` of texts, and
 `distribution_of`, which runs a function once per outcome of its draws.
 
 The right answers are computed on demand. (The functions that readers write are in tutorials/exercises.)
@@ -184,3 +184,19 @@ def paint(tokenizer, rounds, legend=False):
             if f"[{sign}" in signed:
                 console.print(line, soft_wrap=True)
     console.print(painted(signs), soft_wrap=plain)
+
+
+SPANS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}  # sign, style
+
+
+def paint_spans(names, spans):
+    """Print the spans of lesson 2 in brackets, each side after its name, and draw them (see `draw_spans`)."""
+    spans = list(spans)
+    lines = [Text(f"{name:12}") for name in names]
+    for kind, *sides in spans:
+        sign, style = SPANS[kind]
+        for line, side in zip(lines, sides, strict=True):
+            shown = "|".join(escape(token.decode(errors="replace")) for token in side)
+            line.append(f"[{sign}{shown}]", style)
+    Console(highlight=False).print(*lines, sep="\n", soft_wrap=True)
+    draw_spans(" (above) and ".join(names), spans)
