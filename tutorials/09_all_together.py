@@ -104,14 +104,14 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
 
 
 # %% [markdown]
-# One drafter that knows only general text, and two targets with other tokenizers: each prompt of the stream goes to both.
-# The curves show the expected acceptance on three held-out texts of each target.
+# One drafter knows only general text, and has two targets with other tokenizers: each prompt of the stream goes to both.
+# The curves show the expected acceptance on three held-out texts of each.
 
 # %%
 base = load("draft-general")
 names = ("qwen-like", "llama3-like")
 prompts = [example["prompt"] for example in examples("math", 9)]
-options = Options(temperature=1, max_new_tokens=24)
+options = Options(temperature=1, max_new_tokens=32)
 
 
 def start(name):  # the pair, what is trained, the stream
@@ -122,12 +122,14 @@ def start(name):  # the pair, what is trained, the stream
 
 
 parts = {name: start(name) for name in names}
-held_out = {name: [decode(pair(base, name), prompt, options, Uniforms(np.random.default_rng(1))) for prompt in prompts[:3]]
-            for name in names}
+held_out = {}
+for name, (models, *_) in parts.items():
+    draws = Uniforms(np.random.default_rng(1))
+    held_out[name] = [decode(models, prompt, options, draws) for prompt in prompts[:3]]
 texts = {name: [] for name in names}
 curves = {name: [] for name in names}
 for _ in prompts[3:]:
-    for name, (models, trainer, stream) in parts.items():  # in turn
+    for name, (models, trainer, stream) in parts.items():
         texts[name].append(next(stream))
         curves[name].append(trainer.expected_acceptance(models, held_out[name]))
 for name in names:
@@ -144,7 +146,7 @@ print("the same texts")
 
 # %% [markdown]
 # Learning can go wrong: the second rate below is far too high. So a **guard** judges new weights before they draft. On
-# texts that they have not learned from, they must be better by three standard errors, or the old ones stay.
+# texts that they have not learned from, they must be better by three standard errors.
 
 # %%
 models, old, _ = start("qwen-like")
