@@ -5,168 +5,161 @@
 # translates " w" alone. The target wants " window", so it gives " w" almost no probability and rejects it. The draft was
 # right, yet it is thrown away. This is a **false rejection**.
 #
-# The remedy: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and **merge**
-# it before asking. What the target is asked about is called a **proposal**; the memory is the **n-gram cache**.
+# The remedy: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and translate
+# it as a whole. The memory is the **n-gram cache**.
 #
 # ## The equation (arXiv 2507.02659, section 3.1)
 #
 #     an entry:        (d_1, ..., d_n) <-> t,    n >= 2,    bytes(d_1) + ... + bytes(d_n) = bytes(t)
-#     translation:     at each place of the draft, merge the longest n-gram that the cache knows;
-#                      else take the direct token; if there is none either, the proposals end.
+#     translation:     at each place of the draft, take the longest n-gram that the cache knows;
+#                      else the direct token; if there is none either, the translation ends.
 
 # %%
-from helpers import bars, check, examples, paint, show
+from helpers import bars, check, examples, paint
 
 import numpy as np
 from omnidraft import Options, Pair, Uniforms, load, speculative
 from omnidraft.ngram_cache import NGramCache
 from omnidraft.stopping import FixedLength
-from omnidraft.translation import Direct, merge
+from omnidraft.vocabulary import aligned_spans
 
-show(NGramCache.longest_match)  # the target token and n of the longest n-gram at a place; `touch` counts a use
+
+def translate(draft, direct, cache):
+    """The target tokens for a tuple of draft tokens; `direct` and `cache` are dicts to target tokens."""
+    tokens = []
+    while draft:
+        n = max((n for n in range(2, len(draft) + 1) if draft[:n] in cache), default=1)
+        token = cache[draft[:n]] if n > 1 else direct.get(draft[0])
+        if token is None:
+            break
+        tokens.append(token)
+        draft = draft[n:]
+    return tokens
+
 
 # %% [markdown]
 # ## By hand
 #
-# The drafter has the tokens f, la, ke, s; the target has f, la, s, fla and flake. The longest n-gram wins. A lone "ke" has
-# no direct token, so the proposals end there. `merge` is the package's translation.
+# The drafter has the tokens f, la, ke, s; the target has f, la, s, fla and flake. The longest n-gram wins: f, la and ke
+# **merge** into flake. A lone "ke" has no direct token, so the translation ends there.
 
 # %%
-drafts, targets = ["f", "la", "ke", "s"], ["f", "la", "s", "fla", "flake"]
-direct = Direct(np.array([targets.index(name) if name in targets else -1 for name in drafts]))
-cache = NGramCache()
-cache.insert([drafts.index("f"), drafts.index("la")], targets.index("fla"))
-cache.insert([drafts.index("f"), drafts.index("la"), drafts.index("ke")], targets.index("flake"))
-
-
-def translate(*draft):
-    ids = [drafts.index(name) for name in draft]
-    made = merge(ids, [None] * len(ids), direct, cache.longest_match, {})  # no rows: they are for lesson 4
-    print(f"{' '.join(draft):10} is proposed as  {' '.join(targets[token] for token in made.tokens)}")
-    return [targets[token] for token in made.tokens]
-
-
-assert translate("f", "la", "ke", "s") == ["flake", "s"]
-assert translate("f", "la", "s") == ["fla", "s"]
-assert translate("s", "f", "ke", "s") == ["s", "f"]
-
-# %% [markdown]
-# A full cache takes no new entry ("none"), or first removes an old one (**eviction**): the least recently ("lru") or the
-# least frequently used one ("lfu"). In a cache with room for two, A is used twice, then B once. When C comes, LRU removes
-# A, whose last use is older; LFU removes B, which was used less often.
-
-# %%
-entries = {"A": (1, 2), "B": (3, 4), "C": (5, 6)}
-for policy in ("none", "lru", "lfu"):
-    cache = NGramCache(capacity=2, eviction=policy)
-    cache.insert(entries["A"], 10)
-    cache.insert(entries["B"], 20)
-    for used in "AAB":
-        cache.longest_match(entries[used], 0)
-    cache.insert(entries["C"], 30)
-    kept = {ngram for ngram, _, _ in cache.items()}
-    print(f"{policy:4}  keeps", *(name for name, ngram in entries.items() if ngram in kept))
-show(NGramCache.insert)  # entries are in the order of use or, for "lfu", of the number of uses: the first one goes
+direct = {"f": "f", "la": "la", "s": "s"}
+cache = {("f", "la"): "fla", ("f", "la", "ke"): "flake"}
+for draft, wanted in {"f la ke s": "flake s", "f la s": "fla s", "s f ke s": "s f"}.items():
+    made = " ".join(translate(tuple(draft.split()), direct, cache))
+    print(f"{draft:10} is translated to  {made}")
+    assert made == wanted
 
 # %% [markdown]
 # ## The real thing
 #
-# Where do entries come from? `prefill` asks the drafter's tokenizer how it would write each target token that has no direct
-# token: this is the **split** of the token. Here is one prompt at temperature 0, first with an empty cache, then with a
-# prefilled one. (`omnidraft` is the paper's rule, which lesson 4 examines; at temperature 0 it only asks whether the target
-# would take this token.) The cache changes the speed, not the text.
+# Where do entries come from? One way is to **prefill** the cache: ask the drafter's tokenizer how it would write each target
+# token that has no direct token. This is the **split** of the token. Here is one prompt at temperature 0, first with an
+# empty cache, then with a prefilled one. (`omnidraft` is the paper's rule, which lesson 4 examines; at temperature 0 it only
+# asks whether the target would take this token.) The translated tokens, which the target judges, are called **proposals**;
+# our loop gives the same ones as the package. The cache changes the speed, not the text.
 
 # %%
-drafter, target = load("draft-tasks", "float64"), load("qwen-like", "float64")
+drafter, target = load("draft-tasks"), load("qwen-like")
 prompt = "Write a Python function named `dot` that returns the dot product of two lists."
 options = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48)
 texts = []
-for cache in (NGramCache(), None):
+for cache in (NGramCache(), None):  # None: prefilled
     pair = Pair(drafter, target, cache)
     rounds = list(speculative(pair, prompt, options, Uniforms([])))  # no draws at temperature 0
     texts.append([token for r in rounds for token in r.emitted])
-    paint(target.tokenizer, rounds, legend=cache is not None)
-    print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens\n")
+    print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens")
+    paint(target.tokenizer, rounds, legend=cache is None)
+    direct = {d: t for d, t in enumerate(pair.alignment.draft_to_target) if t >= 0}
+    entries = {ngram: token for ngram, token, _ in pair.cache.items()}
+    assert all(translate(tuple(r.draft_tokens), direct, entries) == r.proposals for r in rounds)
 assert texts[0] == texts[1]
-for ngram, token, _ in pair.cache.items():  # every entry satisfies the equation
-    assert drafter.tokenizer.decode_bytes(ngram) == target.tokenizer.token_bytes[token]
 
 # %% [markdown]
-# The other way is to learn from text, as the paper does: every n:1 span of lesson 2 becomes an entry. This is how a text is
-# cut into spans: whichever side is behind takes its next token, until both have the same bytes.
+# The paper's way is to learn from text: every n:1 span of lesson 2 becomes an entry. A full cache takes no new entry
+# ("none"), or first removes an old one (**eviction**): the least recently used ("lru") or the least frequently used ("lfu").
 
 # %%
-def spans(draft, target):
-    """The smallest spans of a text: (draft tokens, target tokens), each token as its bytes."""
-    draft, target = [*draft], [*target]
-    ours, theirs = [], []
-    while draft or target:
-        if len(b"".join(ours)) <= len(b"".join(theirs)):
-            ours.append(draft.pop(0))
-        else:
-            theirs.append(target.pop(0))
-        if b"".join(ours) == b"".join(theirs):
-            yield ours, theirs
-            ours, theirs = [], []
+class Cache(dict):
+    """n-gram -> (target token, number of uses); the last used comes last."""
+
+    def __init__(self, capacity=None, policy="none"):
+        self.capacity = capacity
+        self.policy = policy
+
+    def use(self, ngram):
+        token, uses = self.pop(ngram)
+        self[ngram] = (token, uses + 1)
+
+    def insert(self, ngram, token):
+        if len(self) == self.capacity:
+            if self.policy == "none":
+                return
+            oldest = next(iter(self))
+            rarest = min(self, key=lambda ngram: self[ngram][1])  # the oldest of the rarest
+            del self[oldest if self.policy == "lru" else rarest]
+        self[ngram] = (token, 1)
 
 
-print(*spans([b"Snow", b"f", b"la", b"ke"], [b"Snow", b"flake"]))
+for policy in ("none", "lru", "lfu"):  # A, B, C are n-grams; there is room for two of them
+    cache = Cache(2, policy)
+    cache.insert("A", 10)
+    cache.insert("B", 20)
+    for ngram in "AAB":
+        cache.use(ngram)
+    cache.insert("C", 30)
+    print(f"{policy:4}  keeps", *sorted(cache))
+    assert sorted(cache) == {"none": ["A", "B"], "lru": ["B", "C"], "lfu": ["A", "C"]}[policy]
 
 # %% [markdown]
-# Now the cache learns from 60 stories, then from 60 programs, one after another. How many of the n-grams in a
-# text does it know before it reads this text? (`observe` is the package's form: spans by ids, and then `insert`.)
+# Now four caches read 60 stories, then 60 programs: one without a limit, and three with room for a quarter of its entries.
+# How many of a text's n-grams are known before it is read? (The package's own cache is in omnidraft/ngram_cache.py.)
 
 # %%
-sides = drafter.tokenizer, target.tokenizer
-stream = []  # per text: the ids of both sides, and the n-grams that translating it needs, as bytes
+stream = []  # per text: its n:1 spans, as (n-gram, target token)
 for example in examples("text", 60) + examples("code", 60):
-    ids = [side.encode_continuation(example["response"]) for side in sides]
-    pieces = [side.pieces(part) for side, part in zip(sides, ids, strict=True)]
-    needed = [tuple(ours) for ours, theirs in spans(*pieces) if len(ours) > 1 and len(theirs) == 1]
-    stream.append((*ids, needed))
+    ours, theirs = (side.tokenizer.encode_continuation(example["response"]) for side in (drafter, target))
+    spans = aligned_spans(drafter.tokenizer.pieces(ours), target.tokenizer.pieces(theirs))
+    stream.append([(tuple(ours[a:b]), theirs[c]) for (a, b), (c, d) in spans if b - a > 1 and d - c == 1])
 
 
-def learn(capacity=None, policy="none"):
-    """Observe the stream; per text the number of entries, and which of its n-grams were known before."""
-    cache = NGramCache(capacity, policy)
-    sizes, known = [], []
-    for draft_ids, target_ids, needed in stream:
-        entries = {tuple(sides[0].pieces(ngram)) for ngram, _, _ in cache.items()}
-        known.append([ngram in entries for ngram in needed])
-        cache.observe(draft_ids, target_ids, *sides)
-        sizes.append(len(cache))
-    return sizes, known
+def read(capacity=None, policy="none"):
+    """Read the stream: per text, which of its n-grams were known; and the cache."""
+    cache = Cache(capacity, policy)
+    known = []
+    for merges in stream:
+        known.append([ngram in cache for ngram, _ in merges])
+        for ngram, token in merges:
+            if ngram in cache:
+                cache.use(ngram)
+            else:
+                cache.insert(ngram, token)
+    return known, cache
 
 
-sizes, known = learn()
-print("entries after n texts")
-bars({n: sizes[n - 1] for n in (15, 30, 60, 75, 90, 120)}, 0.15, "d")
-assert sizes[59] - sizes[29] < sizes[29] and sizes[119] - sizes[89] < sizes[89] - sizes[59]  # it grows ever more slowly
-
-# %% [markdown]
-# On each topic the cache grows ever more slowly, and the second topic needs n-grams of its own. What if there is room for
-# only a quarter of them? Here is the share known in the last 30 texts of each topic:
-
-# %%
-room = sizes[-1] // 4
-shares = {"no limit": known} | {f"quarter, {policy}": learn(room, policy)[1] for policy in ("none", "lru", "lfu")}
-for topic, last in (("stories", slice(30, 60)), ("then programs", slice(90, 120))):
-    print(topic)
-    bars({name: np.mean(np.concatenate(known[last])) for name, known in shares.items()}, 40, ".0%", topic)
+known, cache = read()
+results = {"no limit": known}
+for policy in ("none", "lru", "lfu"):
+    results[f"quarter, {policy}"], _ = read(len(cache) // 4, policy)
+for topic, last in (("stories", slice(30, 60)), ("programs", slice(90, 120))):
+    print(f"n-grams known in the last 30 {topic}")
+    shares = {name: np.mean(np.concatenate(known[last])) for name, known in results.items()}
+    bars(shares, 40, ".0%", topic)
+assert shares["quarter, none"] == 0 and shares["quarter, lru"] > 5 * shares["quarter, lfu"]
 
 # %% [markdown]
-# Here, as long as the topic stays the same, it matters little which entry is evicted, though all of them lose a lot. After
-# the change, a cache that takes nothing new is useless; LFU clings to what was used often *before*; LRU soon replaces
-# everything. (The paper measures on one topic, code: LFU with a quarter of the room is nearly as good as no limit, and LRU
-# is close to it; Table 14.) By default this package has no limit and evicts nothing.
-
-# %% [markdown]
+# As long as the topic stays the same, it matters little which entry is evicted. After the change, a cache that takes nothing
+# new is useless, LFU clings to what was used often *before*, and LRU soon replaces everything. (On one topic, code, the paper
+# finds LFU a little better than LRU; Table 14.) By default this package has no limit and evicts nothing.
+#
 # ## Exercises
 #
-# 1. Entries (1, 2) <-> 10, (1, 2, 3) <-> 11, (3, 4) <-> 12, direct token 4 -> 40. What does the draft 1, 2, 3, 4 propose?
+# 1. Entries (1, 2) <-> 10, (1, 2, 3) <-> 11, (3, 4) <-> 12, direct token 4 -> 40. How is the draft 1, 2, 3, 4 translated?
 # 2. A cache has room for two. Insert A, use A twice, insert B, use B once, insert C, insert D. Which two entries are left
 #    with LRU, and which with LFU? Answer in alphabetical order, for example ("AB", "CD").
-# 3. Build it: write the translation of a draft in tutorials/exercises/step2_merge.py; `omnidraft tutorial 3 --check` tests it.
+# 3. Build it: write the translation from memory in tutorials/exercises/step2_merge.py; `omnidraft tutorial 3 --check` tests
+#    it.
 
 # %%
 check("3.1", ...)
