@@ -17,7 +17,7 @@
 #     -log q(x) = log(sum_y exp(z_y)) - z_x     has the derivative   q(y) - (1 if y = x, else 0)   in z_y;
 #     the mean over x, weighted by p(x), has    q(y) - p(y)          so the gradient is q - p.
 #
-# Let z = (0, 0), so q = (1/2, 1/2), and p = (3/4, 1/4). The gradient is (-1/4, 1/4), and a step against it raises the first
+# Let z = (0, 0), so q = (1/2, 1/2), and p = (3/4, 1/4). The gradient is (-1/4, 1/4): a step against it raises the first
 # number.
 
 # %%
@@ -55,7 +55,7 @@ for step in range(5):
 # %% [markdown]
 # ## The equation (arXiv 2507.02659, Eq. 3 and 4; its lambda is 0.2)
 #
-# A text consists of target tokens t. Each has its row p, and its split (lesson 3).
+# Each target token t of a text has a row p and a split (lesson 3).
 #
 #     Eq. 3   t has a direct token:     KL(q || p), both rows cut to the direct map and normalised again
 #     Eq. 4   t is an n-gram d_1..d_n:  lambda · (-log q_1(d_1) - ... - log q_n(d_n))
@@ -65,7 +65,7 @@ for step in range(5):
 
 # %%
 def hybrid(z, text, splits, direct, weight=0.2):
-    """Per term of a text, [(t, p), ...]: j, loss, gradient in z[j], which is (V_q,) and for draft token j."""
+    """Per term of a text [(t, p), ...] yield j, loss, gradient in z[j] (V_q,), the numbers for draft token j."""
     mapped = np.flatnonzero(direct >= 0)  # direct (V_q,): the target token of each draft token, or -1
     j = 0
     for t, p in text:
@@ -84,10 +84,10 @@ def hybrid(z, text, splits, direct, weight=0.2):
 # %% [markdown]
 # What do these losses miss? In the world of lesson 4 the target wants p = (a 0.4, b 0.2, ab 0.4). The first atom is always
 # accepted if q(a) = P(a) = p(a) + p(ab) = 0.8 (lesson 5). But Eq. 3 compares only a and b: it wants 0.4 / 0.6. Eq. 4 sees
-# that ab was written, not how often it should be: it wants q(a) = 1. Their sum ends somewhere in between.
+# that ab was written, not how often it should be: it wants q(a) = 1. Their sum ends in between.
 #
 # This project's **lifted loss** is the sum of KL(P || Q) over all comparisons of lesson 5 along the text. We train with
-# each loss: a step uses the mean gradient of what the target may write.
+# each loss, by the mean gradient of what the target may write.
 
 # %%
 a, b, ab = 0, 1, 2
@@ -97,22 +97,21 @@ lifting = Lifting(splits, {}, draft_size=2)  # the trie of lesson 5
 
 
 def lifted_loss(z, t):
-    """The terms of the lifted loss for a text of one token."""
+    """The terms for a text of one token. Here each draft token is a category, so Q is q."""
     P, _ = lifting.choice(ROOT, p, process(z[0]))  # of a, b, and the rest
     yield 0, *forward_kl(z[0], P[:2])
     if t != b:
-        P, _ = lifting.choice((a,), p, process(z[1]))  # of b and *stop*, which an a proposes
+        P, _ = lifting.choice((a,), p, process(z[1]))  # of b and *stop*; an a proposes *stop*
         yield 1, *forward_kl(z[1], P[::-1])
 
 
-weights = {"dm": 0, "hybrid": 0.2}
 ends = {}
-for name in ("dm", "hybrid", "lifted"):
+for name, weight in ("dm", 0), ("hybrid", 0.2), ("lifted", None):
     z = np.zeros((2, 2))
     for _ in range(100):
         mean = np.zeros((2, 2))
         for t in (a, b, ab):
-            terms = hybrid(z, [(t, p)], splits, direct, weights[name]) if name in weights else lifted_loss(z, t)
+            terms = lifted_loss(z, t) if weight is None else hybrid(z, [(t, p)], splits, direct, weight)
             for j, _, gradient in terms:
                 mean[j] += p[t] * gradient
         z -= mean
@@ -140,7 +139,7 @@ def written(prompt, draws):
     rounds = plain(models.target, ids, Options(temperature=1, max_new_tokens=32), draws)
     tokens = [token for r in rounds for token in r.emitted]
     logits = models.target.forward([*ids, *tokens[:-1]], models.target.new_cache(), rows=len(tokens))
-    return losses.make_example(models, prompt, tokens, process(logits))  # in the tokens of both
+    return losses.make_example(models, prompt, tokens, process(logits))
 
 
 for task in ("math", "code"):
@@ -156,6 +155,7 @@ for task in ("math", "code"):
             trainer.step(models, texts[4:])
         found[name] = trainer.expected_acceptance(models, texts[:4])
     bars(found, 60, ".3f", task)
+assert found["lifted"] > found["hybrid"] > found["dm"]
 
 # %% [markdown]
 # Where n-grams are rare, all three losses do much the same. Where they are common, `dm` learns from the other tokens only,

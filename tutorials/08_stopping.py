@@ -11,7 +11,7 @@
 #
 # ## The equation (arXiv 2507.02659, section 3.3)
 #
-#     stop after token i once   P_1 · ... · P_i < threshold           (the paper writes 1 - gamma for it)
+#     stop after token i once   P_1 · ... · P_i < threshold           (in the paper, 1 - gamma)
 #     the head                  P = s(u · x)                          with s(z) = 1 / (1 + e^-z)
 #     its label                 y = min(1, p(d_i) / q(d_i))           the probability that d_i is accepted
 #     its loss                  -y · log P - (1 - y) · log(1 - P)
@@ -22,7 +22,7 @@
 #
 # ## By hand
 #
-# Let x be log(q / (1 - q)), where q is the drafter's probability of its token, and a constant 1. As s(log(q / (1 - q))) =
+# Let x be the numbers log(q / (1 - q)) and 1, where q is the drafter's probability of its token. As s(log(q / (1 - q))) =
 # q, the head with u = (1, 0) predicts q itself: a good start. Let tokens with q = 0.9 be accepted with probability 0.75,
 # and those with q = 0.5 with 0.2. Then the gradient is the mean of (0.9 - 0.75) · (2.2, 1) and (0.5 - 0.2) · (0, 1), which
 # is (0.165, 0.225).
@@ -85,7 +85,7 @@ assert np.isclose(found[0], 0.6)
 
 # %%
 lifting = Lifting({0: (0,), 1: (1,), 2: (0, 1)}, {}, draft_size=2)
-target_rows = np.array([[0.4, 0.2, 0.4]] * 2)  # (2, V_p): one token, and the next
+target_rows = np.array([[0.4, 0.2, 0.4]] * 2)  # (2, V_p)
 labels = [acceptances(*lifting.reveal([d], [np.array([0.6, 0.4])]), lifting, target_rows)[0] for d in (0, 1)]
 print(labels)
 assert np.allclose(labels, [1, 0.2 / 0.4])
@@ -97,7 +97,7 @@ assert np.allclose(labels, [1, 0.2 / 0.4])
 # its row) and its **embedding** of the token (those with which the token enters the first layer), at first with weight 0.
 #
 # A drafter that has not learned to write stories writes ten texts, with six draft tokens a round, and the package's
-# `Learner` collects x and y. We train the head on 70% of these tokens, as above, and test it on the others.
+# `Learner` collects x and y. We train the head on 70% of these tokens, as above, and test it on the rest.
 
 # %%
 prompts = [example["prompt"] for example in examples("text", 13)]
@@ -111,7 +111,7 @@ x, y = map(np.array, zip(*learner.labelled, strict=True))
 cut = len(y) * 7 // 10
 means = {"label": y[cut:].mean(), "q(d)": head(x[cut:]).mean()}  # a new head predicts q(d)
 u = np.append(head.parameters["out.weight"], 0)
-x_1 = np.column_stack([x, np.ones(len(y))])  # (n, F)
+x_1 = np.column_stack([x, np.ones(len(y))])
 for _ in range(100):
     u = head_step(u, x_1[:cut], y[:cut], rate=0.03)
 head.parameters["out.weight"][:] = u[:-1]
