@@ -23,9 +23,9 @@
 # ## By hand
 #
 # Let x be the numbers log(q / (1 - q)) and 1, where q is the drafter's probability of its token. As s(log(q / (1 - q))) =
-# q, the head with u = (1, 0) predicts q itself: a good start. Let tokens with q = 0.9 be accepted with probability 0.75,
-# and those with q = 0.5 with 0.2. Then the gradient is the mean of (0.9 - 0.75) · (2.2, 1) and (0.5 - 0.2) · (0, 1), which
-# is (0.165, 0.225).
+# q, the head with u = (1, 0) predicts q itself. Let tokens with q = 0.9 be accepted with probability 0.75, and those with q
+# = 0.5 with 0.2. Then the gradient is the mean of (0.9 - 0.75) · (2.2, 1) and (0.5 - 0.2) · (0, 1), which is (0.165,
+# 0.225).
 
 # %%
 from helpers import bar, bars, check, distribution_of, examples
@@ -48,11 +48,11 @@ def head_step(u, x, y, rate):
 q, y = np.array([0.9, 0.5]), np.array([0.75, 0.2])
 x = np.stack([np.log(q / (1 - q)), np.ones(2)], axis=1)  # (2, 2)
 u = np.array([1.0, 0.0])
-assert np.allclose(u - head_step(u, x, y, rate=1), [0.165, 0.225], atol=0.001)  # as by hand
+assert np.allclose(u - head_step(u, x, y, rate=1), [0.165, 0.225], atol=0.001)
 for _ in range(400):
     u = head_step(u, x, y, rate=0.5)
 P = 1 / (1 + np.exp(-x @ u))
-print("after 400 steps  P =", P.round(2))
+print("P =", P.round(2))
 assert np.allclose(P, y, atol=0.02)
 
 # %% [markdown]
@@ -104,6 +104,7 @@ prompts = [example["prompt"] for example in examples("text", 13)]
 models = pair("draft-general", "qwen-like")
 head = AcceptanceHead(models.draft.config.width)
 rng = np.random.default_rng(0)
+# every=99: the drafter itself does not learn here
 learner = Learner(models, Trainer(models.draft, Recipe(), rng), rng, Schedule(every=99, guard=0), head)
 six = Options(temperature=1, max_new_tokens=32, stop=Confidence(6, threshold=0, head=head))
 list(learn(learner, prompts[3:], six, Uniforms(rng)))

@@ -17,8 +17,8 @@
 #
 # ## By hand
 #
-# First the running mean. The target writes a or b with p = (0.8, 0.2). A step sees only one token of its text, so the
-# gradient of lesson 7 is q - (1, 0) or q - (0, 1).
+# First the running mean. Let theta be z itself, and the target write a or b with p = (0.8, 0.2). A step sees only one token
+# of the text, so the gradient of lesson 7 is q - (1, 0) or q - (0, 1).
 
 # %%
 from helpers import bar, check, curve, examples, figure
@@ -72,7 +72,7 @@ print("              x       y       x")
 for name, found in ways.items():
     print(f"{name}  {curve(found, 0, 1)}; back at x {bar(found[16], 20, '.2f')}")
 figure("acceptance along the stream x, y, x", ways)
-assert np.allclose(found[:2], [0.7, 0.85], atol=0.005)  # as by hand
+assert np.allclose(found[:2], [0.7, 0.85], atol=0.005)
 
 # %% [markdown]
 # ## The real thing
