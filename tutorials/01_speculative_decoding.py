@@ -161,8 +161,8 @@ paint(models.target.tokenizer, decode(4, 1), legend=True)
 
 # %%
 runs = {}
-for k in (0, 1, 2, 4, 8, 16):  # with k = 0 the target writes alone; the fastest of five runs
-    tries = [metrics.summarize(decode(k, 0)) for _ in range(5)]
+for k in (0, 1, 2, 4, 8, 16):  # with k = 0 the target writes alone; the fastest of three runs
+    tries = [metrics.summarize(decode(k, 0)) for _ in range(3)]
     runs[k] = max(tries, key=lambda run: run.tokens_per_second)
 print("tokens per target pass")
 bars({f"k = {k}": run.block_efficiency for k, run in runs.items()}, 5, ".2f", "block efficiency")

@@ -106,7 +106,7 @@ for policy in ("none", "lru", "lfu"):  # A, B, C are n-grams; there is room for 
     cache = Cache(2, policy)
     cache.insert("A", 10)
     cache.insert("B", 20)
-    for ngram in "AAB":
+    for ngram in "AAB":  # A is used most often, B last
         cache.use(ngram)
     cache.insert("C", 30)
     print(f"{policy:4}  keeps", *sorted(cache))

@@ -2,15 +2,15 @@
 # # 4 · Translation and the paper's rule, and where it is biased
 #
 # Lesson 3 turned draft tokens into proposals. To judge a proposal t as in lesson 1, we must compare p(t) with the
-# probability that t is proposed. The drafter has no such number for a merged token, so the paper computes a **translated
+# probability that t is proposed. The drafter has no such number for a merge, so the paper computes a **translated
 # probability** q'(t) from the probabilities of the draft tokens. This lesson asks whether q' is right.
 #
 # ## The equation (arXiv 2507.02659, Eq. 1, Eq. 2 and Algorithm 1)
 #
 # Let q_j be the drafter's row from which d_j was drawn, j = 1, 2, ...
 #
-#     Eq. 1   t translates d_1 alone:           q'(t) = q_1(d_1)
-#             t merges d_1 ... d_n:             q'(t) = q_1(d_1) · q_2(d_2) · ... · q_n(d_n)
+#     Eq. 1   t is the direct token of d_1:     q'(t) = q_1(d_1)
+#             t is the merge of d_1 ... d_n:    q'(t) = q_1(d_1) · q_2(d_2) · ... · q_n(d_n)
 #     Eq. 2   the other tokens, after a merge:  q'(direct token of d_1) = q_1(d_1) - q'(t)
 #                                               q'(direct token of x) = q_1(x) for every other x
 #
@@ -20,10 +20,10 @@
 # %%
 from functools import partial
 
-from helpers import bars, check, distribution_of, paint, total_variation
+from helpers import bars, check, distribution_of, total_variation
 
 import numpy as np
-from omnidraft import Options, Uniforms, pair, plain, speculative
+from omnidraft import Options, pair, plain, speculative
 from omnidraft.sampling import process
 from omnidraft.stopping import FixedLength
 from omnidraft.verification import rejection_sampling
@@ -32,22 +32,24 @@ from omnidraft.verification import rejection_sampling
 # ## By hand
 #
 # This is the smallest world with a merge. The drafter has two tokens, a and b; the target has a third one, ab. The drafter
-# draws two tokens, and its rows are
+# draws two tokens. Its rows are
 #
 #     first token:   a 0.8, b 0.2           second token, after an a:   a 0.5, b 0.5
 #
-# What does it propose first? It is ab if it draws a, then b: 0.8 · 0.5 = 0.4. It is a alone if it draws a, then a: 0.4. And
-# b has 0.2. Suppose the target wants exactly this, p = (a 0.4, b 0.2, ab 0.4). The drafter is perfect: nothing should be
-# rejected. But
+# Which token does it propose first? If it draws a, then b, the two merge into ab: this has probability 0.8 · 0.5 = 0.4. If
+# it draws a twice, it proposes a alone, also with probability 0.4. If it begins with b, it proposes b, with probability 0.2.
 #
-#     a, b drawn (0.4):   proposal ab, q'(ab) = 0.4; accepted with 0.4 / 0.4 = 1
-#     b drawn    (0.2):   proposal b,  q'(b)  = 0.2; accepted with 1
-#     a, a drawn (0.4):   proposal a,  q'(a)  = 0.8 by Eq. 1; accepted with only 0.4 / 0.8 = 1/2,
+# Suppose the target wants exactly this, p = (a 0.4, b 0.2, ab 0.4). The drafter is perfect: nothing should be rejected. But
+#
+#     a, b drawn (0.4):   proposal ab, q'(ab) = 0.4; accepted with probability 0.4 / 0.4 = 1
+#     b drawn    (0.2):   proposal b,  q'(b)  = 0.2; accepted with probability 1
+#     a, a drawn (0.4):   proposal a,  q'(a)  = 0.8 by Eq. 1; accepted with probability only 0.4 / 0.8 = 1/2,
 #                         else redrawn from max(0, p - q') = (0, 0, 0.4), which always gives ab
 #
-# In the end a is written with probability 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of
-# two distributions is half the sum of their absolute differences: the most by which they disagree about any event. Here it
-# is 0.2. The code shows the same: first the proposals, then the distribution of the token that is written.
+# So a is written with probability 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of two
+# distributions is half the sum of their absolute differences. It is 0 if they are equal; here it is 0.2. This is the *bias*
+# of the rule. The code shows the same: first the proposals, then the distribution of the token that is written.
+# (`rejection_sampling` is step 3 of lesson 1's `speculate`.)
 
 # %%
 a, b, ab = 0, 1, 2
@@ -69,7 +71,7 @@ def translate(draft, q_first, q_second):
 def first_token(p, q_first, q_second, draws):
     draft = draws.choose(q_first), draws.choose(q_second)
     proposal, row = translate(draft, q_first, q_second)
-    return rejection_sampling([proposal], [row], np.array([p, p]), draws).emitted[0]
+    return rejection_sampling([proposal], [row], np.array([p, p]), draws).emitted[0]  # the second p is for the bonus
 
 
 names = ("a", "b", "ab")
@@ -81,14 +83,14 @@ bars({f"{name:2} wanted {p[t]:.1f}, written": written[t] for t, name in enumerat
 assert np.isclose(total_variation(written, dict(enumerate(p))), 0.2)
 
 # %% [markdown]
-# Where is the mistake? The token a is proposed alone only if the draft does not go on to a merge. So its probability is
-# q(a) minus that of *every* draft that merges it, and Eq. 1 does not subtract these. In this world we could subtract 0.8 ·
-# 0.5. With an entry (a, b, c), however, we would need the row after "ab", which the drafter has not computed unless it drew
-# ab. Lesson 5 finds another way.
+# Where is the mistake? The token a is proposed alone only if the draft does not go on to a merge. So the true probability is
+# q(a) minus that of *every* draft in which a is merged, and Eq. 1 does not subtract these. Here we could subtract 0.8 · 0.5.
+# With an entry (a, b, c), however, we would need the row after "ab", which the drafter has not computed unless it drew a, b.
+# Lesson 5 finds another way.
 #
-# How much does it matter? Here are forty random worlds of this kind, at several temperatures T (`process` turns random
-# numbers into a row at temperature T, as it does with the output of a model). At T = 0 everything is certain, and the rule
-# is exact. Its mean bias grows with T. (The paper calls the rule approximate, and measures mostly at T = 0.01.)
+# How much does it matter? We try forty random worlds of this kind at several temperatures T. (`process` turns random numbers
+# into a row at temperature T, as it does with the output of a model.) At T = 0 nothing is left to chance, and the rule is
+# exact. Above 0, its mean bias grows with T. (The paper calls the rule approximate, and measures mostly at T = 0.01.)
 
 # %%
 rng = np.random.default_rng(0)
@@ -107,25 +109,12 @@ assert mean_gaps["T = 0"] == 0 and [*mean_gaps.values()] == sorted(mean_gaps.val
 # %% [markdown]
 # ## The real thing
 #
-# First, a text at T = 1. A token with which some n-gram begins may have too large a q' when it is proposed alone.
+# How biased is the rule for the package's two models? We compute the distribution of the first token that a round writes,
+# after two prompts that leave room for choice. `distribution_of` runs the whole decoding loop; both models choose only among
+# their three likeliest tokens (`top_k`), so that there are not too many outcomes.
 
 # %%
 models = pair("draft-tasks", "qwen-like", dtype="float64")
-prompt = "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:"
-options = Options(verify="omnidraft", stop=FixedLength(6), temperature=1, max_new_tokens=48)
-rounds = list(speculative(models, prompt, options, Uniforms(np.random.default_rng(0))))
-paint(models.target.tokenizer, rounds, legend=True)
-beginnings = {ngram[0] for ngram, _, _ in models.cache.items()}
-proposals = [(t, span) for r in rounds for t, span in zip(r.proposals, r.spans, strict=True)]  # span: number of draft tokens
-affected = sum(span == 1 and models.alignment.target_to_draft[t] in beginnings for t, span in proposals)
-print(f"{affected} of {len(proposals)} proposals are single tokens with which an n-gram begins\n")
-
-# %% [markdown]
-# Now the exact bias: we compute the distribution of the first token that a round writes, after two prompts that leave room
-# for choice. The whole decoding loop is enumerated; both models choose only among their three likeliest tokens, so the bias
-# is that of these short rows.
-
-# %%
 for prompt in ("Once upon a time there was a little", "The fox found a"):
     gaps = {}
     for T in (0, 1):
@@ -135,7 +124,7 @@ for prompt in ("Once upon a time there was a little", "The fox found a"):
         gaps[f"T = {T}"] = total_variation(written, wanted)
     print(f"after {prompt!r}")
     bars(gaps, 100, ".4f")
-    assert gaps["T = 0"] == 0
+    assert gaps["T = 0"] == 0 < gaps["T = 1"]
 
 # %% [markdown]
 # ## Exercises
