@@ -94,7 +94,7 @@ assert np.allclose(labels, [1, 0.2 / 0.4])
 # ## The real thing
 #
 # The package's head is `AcceptanceHead`. Its x also has the **hidden state** (the numbers from which the drafter computes
-# its row) and its **embedding** of the token (those with which the token enters the first layer), at first with weight 0.
+# its row) and the **embedding** of the token (those with which the token enters the first layer), at first with weight 0.
 #
 # A drafter that has not learned to write stories writes ten texts, with six draft tokens a round, and the package's
 # `Learner` collects x and y. We train the head on 70% of these tokens, as above, and test it on the rest.
@@ -104,7 +104,7 @@ prompts = [example["prompt"] for example in examples("text", 13)]
 models = pair("draft-general", "qwen-like")
 head = AcceptanceHead(models.draft.config.width)
 rng = np.random.default_rng(0)
-# every=99: the drafter itself does not learn here
+# every=99: the drafter does not learn
 learner = Learner(models, Trainer(models.draft, Recipe(), rng), rng, Schedule(every=99, guard=0), head)
 six = Options(temperature=1, max_new_tokens=32, stop=Confidence(6, threshold=0, head=head))
 list(learn(learner, prompts[3:], six, Uniforms(rng)))

@@ -156,7 +156,7 @@ for rate in (0.01, 0.3):
         new.step(models, texts["qwen-like"])
     gains = [new.expected_acceptance(models, [text]) - old.expected_acceptance(models, [text])
              for text in held_out["qwen-like"]]
-    error = np.std(gains, ddof=1) / len(gains) ** 0.5  # of three; the package waits for more
+    error = np.std(gains, ddof=1) / len(gains) ** 0.5  # of three; the package waits
     chosen = "new" if np.mean(gains) > 3 * error else "old"
     print(f"rate {rate}: the acceptance changes by {np.mean(gains):+.3f} ± {error:.3f}; the {chosen} weights draft")
     assert chosen == ("new" if rate == 0.01 else "old")
