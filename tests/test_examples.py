@@ -28,12 +28,12 @@ PAGES = ("README.md", "docs/cli.md", "docs/learning.md", "omnidraft/__init__.py"
          "omnidraft/pairs/pair.py", *(f"tutorials/0{n}_*.py" for n in range(1, 10)))
 RIGHT = {  # the number; the asserts; a story if it has neither
     "Ann has 3 boxes of 12 pens. How many pens does she have?": 36,
-    "Question: Anna has 4 boxes with 3 pens each. How many pens does she have?\nAnswer:": 12,
     "A book costs $6. How much do 4 books cost?": 24,
     "Ben has 24 marbles. He gives 6 to Mia and 4 to Tom. How many marbles are left?": 14,
     "Write a Python function that adds two numbers.": ["assert add(2, 3) == 5", "assert add(-4, 4) == 0"],
     "Write a Python function named `dot` that returns the dot product of two lists.": ["assert dot([1, 2], [3, 4]) == 11"],
     "Write a story about a dog.": None,
+    "Write a story about a boy named Tom who finds a red boat at the lake.": None,
     "Once upon a time": None,
     "Once": None,
 }
