@@ -3,7 +3,7 @@
 #
 # A large language model writes one **token** (a word or a piece of one) per **pass** (one run of the model), and every pass
 # reads all of its weights. A pass over several tokens reads them only once, so it costs less than several passes over one
-# token each. How much less? Let us measure it, with one of the small models in the package.
+# token each. How much less? Let us measure it, with one of the package's small models.
 
 # %%
 from timeit import repeat
@@ -29,8 +29,8 @@ best = {n: min(repeat(lambda n=n: one_pass(n), number=1, repeat=25)) for n in (1
 bars({f"{n} tokens": time / best[1] for n, time in best.items()}, 8, ".1f", "a pass over n tokens; 1 is a pass over one")
 
 # %% [markdown]
-# What happens in a pass? Each token becomes a list of numbers. Every layer updates each list, using those before it.
-# At the end, every possible next token gets a number: the higher, the likelier. (The code is in llama_plain.py.)
+# What happens in a pass? Each token becomes a list of numbers. Every layer updates each list, using those before it. At the
+# end, every possible next token gets a number: the higher, the likelier. (The code is in llama_plain.py.)
 #
 # So let a small, fast model guess the next few tokens, and let the large model check all of them in one pass.
 #
@@ -166,7 +166,7 @@ for k in (0, 1, 2, 4, 8, 16):  # with k = 0 the target writes alone; the fastest
     runs[k] = max(tries, key=lambda run: run.tokens_per_second)
 print("tokens per target pass")
 bars({f"k = {k}": run.block_efficiency for k, run in runs.items()}, 5, ".2f", "block efficiency")
-print("speed, compared with the target alone")
+print("speed, relative to the target alone")
 bars({f"k = {k}": metrics.speedup(run, runs[0]) for k, run in runs.items()}, 15, ".2f", "speed")
 
 # %% [markdown]

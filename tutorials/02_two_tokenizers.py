@@ -39,8 +39,8 @@ def direct_map(draft_tokens, target_tokens):
 #
 # - *SentencePiece*: plain text, in which "▁" is a space. A character that no token contains is written byte by byte, with
 #   tokens named `<0x00>` to `<0xFF>` (**byte fallback**).
-# - *Byte-level*: each of the 256 bytes is written as one character. A printable byte stands for itself, so the byte 0xE9 is
-#   "é"; each of the others has a stand-in: space is "Ġ", newline is "Ċ".
+# - *Byte-level*: each of the 256 bytes is written as one character. A printable byte stands for itself, as in Latin-1, so the
+#   byte 0xE9 is "é"; each of the others has a stand-in: space is "Ġ", newline is "Ċ".
 #
 # The letter é is two bytes in UTF-8, C3 A9. A byte-level vocabulary writes them as "Ã©"; its own token "é" is the single
 # byte E9, which is not a letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right and one
@@ -104,10 +104,10 @@ assert np.array_equal(repaired(drafter, target), alignment.draft_to_target)
 print(f"all {drafter.size:,} tokens are mapped as by the package")
 
 # %% [markdown]
-# Now we look at one text in two tokenizations. We cut it wherever both have a token boundary. The pieces are called
-# **spans**: most have one token on each side (1:1), some have several draft tokens for one target token (n:1), the reverse
-# (1:n), or several for several (n:n). To find them, the side that is behind takes its next token, until both have the same
-# bytes.
+# Now both tokenizers cut the same text into tokens. Wherever both have a boundary, one **span** ends and the next begins.
+# Most spans have one token on each side (1:1); others have several draft tokens for one target token (n:1), the reverse
+# (1:n), or several for several (n:n). To find a span, the side that is behind takes its next token, until both sides have
+# the same bytes.
 
 # %%
 def spans(ours, theirs):
@@ -129,9 +129,9 @@ print(*found)
 assert found == [("1:1", [b"Snow"], [b"Snow"]), ("n:1", [b"f", b"la", b"ke"], [b"flake"])]
 
 # %% [markdown]
-# We cut a sentence for two pairs, and count the spans of 90 texts. The first drafter has 2,048 tokens, fewer than the
-# target's 4,096. The second, llama3-like, has 6,000, and many of them are longer than the target's: it writes 24 as one
-# token, the target as two. Each span is in brackets; `*` marks n:1, `!` 1:n, and `-` n:n.
+# Here are the spans of a sentence, and how frequent each kind is in 90 texts, for two drafters. The first has 2,048 tokens,
+# fewer than the target's 4,096. The second, llama3-like, has 6,000, and some are longer than the target's: it writes 24 as
+# one token, the target as two. Each span is in brackets; `*` marks n:1, `!` 1:n, and `-` n:n.
 
 # %%
 def both(drafter, text):

@@ -114,7 +114,7 @@ for policy in ("none", "lru", "lfu"):  # A, B, C are n-grams; there is room for 
 
 # %% [markdown]
 # Now four caches read 60 stories, then 60 programs: one without a limit, and three with room for a quarter of its entries.
-# How many of a text's n-grams are known before it is read? (The package's own cache is in omnidraft/ngram_cache.py.)
+# What share of a text's n-grams is known before it is read? (The package's own cache is in omnidraft/ngram_cache.py.)
 
 # %%
 stream = []  # per text: its n:1 spans, as (n-gram, target token)
