@@ -30,7 +30,7 @@ bars({f"{n} tokens": time / best[1] for n, time in best.items()}, 8, ".1f", "a p
 
 # %% [markdown]
 # What happens in a pass? Each token becomes a list of numbers. Every layer updates each list, using those before it. At the
-# end, every possible next token gets a number: the higher, the likelier. (The code is in llama_plain.py.)
+# end, every possible next token gets a number: the higher, the likelier. (The code: llama_plain.py.)
 #
 # So let a small, fast model guess the next few tokens, and let the large model check all of them in one pass.
 #

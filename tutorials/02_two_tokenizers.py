@@ -129,7 +129,7 @@ print(*found)
 assert found == [("1:1", [b"Snow"], [b"Snow"]), ("n:1", [b"f", b"la", b"ke"], [b"flake"])]
 
 # %% [markdown]
-# Here are the spans of a sentence, and how frequent each kind is in 90 texts, for two drafters. The first has 2,048 tokens,
+# Here are the spans of a sentence, and how common each kind is in 90 texts, for two drafters. The first has 2,048 tokens,
 # fewer than the target's 4,096. The second, llama3-like, has 6,000, and some are longer than the target's: it writes 24 as
 # one token, the target as two. Each span is in brackets; `*` marks n:1, `!` 1:n, and `-` n:n.
 

@@ -44,7 +44,7 @@ from omnidraft.verification import rejection_sampling
 #     a, b drawn (0.4):   proposal ab, q'(ab) = 0.4; accepted with probability 0.4 / 0.4 = 1
 #     b drawn    (0.2):   proposal b,  q'(b)  = 0.2; accepted with probability 1
 #     a, a drawn (0.4):   proposal a,  q'(a)  = 0.8 by Eq. 1; accepted with probability only 0.4 / 0.8 = 1/2,
-#                         else redrawn from max(0, p - q') = (0, 0, 0.4), which always gives ab
+#                         else we draw from max(0, p - q') = (0, 0, 0.4), which always gives ab
 #
 # So a is written with probability 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of two
 # distributions is half the sum of their absolute differences. It is 0 if they are equal; here it is 0.2. This is the *bias*
