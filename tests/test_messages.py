@@ -72,6 +72,12 @@ def test_with_pytorch_it_says_how_many_threads_run(tmp_path, monkeypatch):
     assert done.exit_code == 0 and given == [3] and "PyTorch uses" not in done.stderr
 
 
+def test_threads_are_for_pytorch():
+    done = CliRunner().invoke(app, ["generate", "ab", "-n", "2", "--threads", "3"])
+    assert done.exit_code == 1 and done.stderr.startswith("error: --threads is for --backend torch; ")
+    assert len(done.stderr.splitlines()) == 1 and not done.stdout
+
+
 def test_info_says_why_a_model_is_read_again(tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     tokenizer = byte_level([("a", "b")], "abcdef")

@@ -106,6 +106,9 @@ class Models:
 
     def pair(self, learns: bool = False) -> Pair:
         """The pair; `learns`: the default drafter is one that is to learn."""
+        if self.threads and self.backend != "torch":
+            raise OmnidraftError("--threads is for --backend torch; NumPy uses one thread, or as "
+                                 "many as OPENBLAS_NUM_THREADS says")
         draft = self.draft or drafter_for(self.target, learns)
         with busy(f"loading {Path(draft).name} and {Path(self.target).name}"):
             made = pair(draft, self.target, self.backend, device=self.device, dtype=self.dtype)

@@ -8,7 +8,7 @@ import json
 import re
 import secrets
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -150,8 +150,16 @@ class Handler(BaseHTTPRequestHandler):
             return
         self.head(200, "application/x-ndjson")
         with suppress(OSError):  # the page was closed
-            for line in answers(self.server.write, asking):
-                self.wfile.write(json.dumps(line).encode() + b"\n")
+            try:
+                for line in self.server.write(asking):
+                    self.send(line)
+                self.send({"done": True})
+            except Exception as error:
+                self.send({"error": escape(one_line(error), "")})
+
+    def send(self, line: dict[str, Any]) -> None:
+        """A line of an answer."""
+        self.wfile.write(json.dumps(line).encode() + b"\n")
 
     def reply(self, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
         """A whole answer."""
@@ -167,12 +175,3 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Nothing: the address is secret."""
-
-
-def answers(write: Callable[[dict], Iterator[dict]], asking: dict) -> Iterator[dict]:
-    """The lines of a text, then {"done": true} or an error in one line."""
-    try:
-        yield from write(asking)
-        yield {"done": True}
-    except Exception as error:
-        yield {"error": escape(one_line(error), "")}

@@ -5,7 +5,7 @@ a line per token that the target writes alone. All text in them is escaped.
 """
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,9 @@ def lines(pair: Pair, prompt: Any, shown: str, how: Options, seed: int) -> Itera
     recorder = Recorder(pair, how)
     for done in speculative(pair, ids, how, uniforms_of(seed), learner=recorder):
         yield {"round": recorder.line(done)}
-    pieces = Pieces(pair.target.tokenizer)
+    piece = pieces(pair.target.tokenizer)
     for done in plain(pair.target, ids[0], how, uniforms_of(seed)):
-        yield {"plain": [pieces.next(done.emitted[0]), sum(milliseconds(done))]}
+        yield {"plain": [piece(done.emitted[0]), sum(milliseconds(done))]}
 
 
 class Recorder:
@@ -40,7 +40,7 @@ class Recorder:
         self.lifting = pair.lifting
         self.own = pair.draft.tokenizer
         self.goal = pair.target.tokenizer
-        self.pieces = Pieces(self.goal)
+        self.piece = pieces(self.goal)
         self.settings = (how.temperature or 1.0, *how.sampling[1:])  # for greedy texts P at T = 1
 
     def observe(self, draft: Any, proposals: Any, logits: Any, *_: Any) -> None:
@@ -56,7 +56,7 @@ class Recorder:
         decided = decisive(found, done)
         if decided == len(found):
             found.append((self.drawn(proposals, rows, done), ()))
-        written = [[name(self.goal, token), kind, self.pieces.next(token)]
+        written = [[name(self.goal, token), kind, self.piece(token)]
                    for token, kind in zip(done.emitted, done.kinds, strict=True)]
         return {"healed": name(self.own, draft.taken_back) or "", "kept": done.draft_kept,
                 "draft": [name(self.own, token) for token in draft.tokens],
@@ -140,16 +140,10 @@ def bars_of(P: np.ndarray, Q: np.ndarray | None, marked: int) -> list[dict[str, 
              "Q": None if Q is None else round(float(Q[i]), 4)} for i in order]
 
 
-class Pieces:
-    """A text token by token; a character split over tokens comes with its last one."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
-        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def next(self, token: int) -> str:
-        """What this token adds to the text."""
-        return escape(self.decoder.decode(self.tokenizer.decode_bytes([token])))
+def pieces(tokenizer: Tokenizer) -> Callable[[int], str]:
+    """What each token adds to a text; a character split over tokens comes with its last one."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    return lambda token: escape(decoder.decode(tokenizer.decode_bytes([token])))
 
 
 def name(tokenizer: Tokenizer, token: int | None) -> str | None:
