@@ -1,17 +1,17 @@
 # %% [markdown]
 # # 5 · Lifting: exact verification for any two tokenizers
 #
-# Now make it exact. Lesson 4 needed the probability that a whole *token* is proposed, which is too costly to compute.
-# Smaller steps are cheap. Most target tokens have a split (lesson 3): the draft token with the same bytes, or else an
-# n-gram. The draft tokens in splits are called **atoms**. To write ab is to write the atom a, then the atom b. So we can
-# view both models as writing one atom after another, and for both the probability of the *next atom* is known.
+# Now make it exact. Lesson 4 compared whole *tokens*, and the probability that a token is proposed depends on rows that the
+# drafter has not computed. So we compare smaller pieces. Most target tokens have a split (lesson 3): the draft token with
+# the same bytes, or else an n-gram. The draft tokens in splits are called **atoms**. To write the token ab is to write the
+# atom a, then the atom b. Seen this way, both models write one atom after another, and for both we know the probability of
+# the next one. This is **lifting**.
 #
-# For the target we need a **trie**: a tree of all splits, in which each step down is one atom. A place in it is a beginning
-# of splits. Its **mass** is the total p of the target tokens whose splits begin so. Here is the world of lesson 4: the
-# target has the tokens a, b and ab, with p = (0.4, 0.2, 0.4).
+# For the drafter this probability is just q. For the target we need a **trie**: a tree of all splits, in which each step
+# down is one atom. Here is the world of lesson 4, where the target has the tokens a, b and ab. The number at each place is
+# the total p of the tokens whose splits begin with the atoms that lead there.
 
 # %%
-from collections import Counter
 from functools import partial
 
 from helpers import bar, check, distribution_of, draw_trie, total_variation
@@ -19,137 +19,150 @@ from helpers import bar, check, distribution_of, draw_trie, total_variation
 import numpy as np
 from omnidraft import pair
 from omnidraft.lifting import ROOT, Lifting
-from omnidraft.verification import comparisons, p_and_q
 
 a, b, ab = 0, 1, 2
 p = np.array([0.4, 0.2, 0.4])
 splits = {a: (a,), b: (b,), ab: (a, b)}
 
 
-def masses(splits, p):
-    """The trie: each beginning of splits, with its mass."""
-    found = Counter()
-    for token, split in splits.items():
-        for length in range(len(split) + 1):
-            found[split[:length]] += p[token]
-    return found
+def inside(node):
+    """The target tokens whose splits begin with these atoms."""
+    return [token for token, split in splits.items() if split[:len(node)] == node]
 
 
-for beginning, mass in sorted(masses(splits, p).items()):
-    print(f"{'   ' * len(beginning)}{'ab'[beginning[-1]] if beginning else 'root'} {mass:.1f}")
-lifting = Lifting(splits, {}, draft_size=2)  # the package's trie; {}: see lesson 6
-draw_trie("the trie, with masses", lifting, p, tokens=["a", "b", "ab"], atoms="ab")
+for node in (ROOT, (a,), (a, b), (b,)):  # a place in the trie is a tuple of atoms; ROOT is ()
+    print(f"{'   ' * len(node)}{'ab'[node[-1]] if node else 'root'} {bar(p[inside(node)].sum(), 20, '.1f')}")
+lifting = Lifting(splits, {}, draft_size=2)  # the package's trie
+draw_trie("the trie", lifting, p, tokens=["a", "b", "ab"], atoms="ab")
 
 # %% [markdown]
-# Each place is called a **node**; the topmost, the empty beginning, is the **root**. The target moves down from the root.
-# At node a, of mass 0.8, it may go on to b, which completes the token ab (0.4). Or it may **stop**: the token a ends here
-# (0.4).
+# Each place in the trie is a **node**; the topmost is the **root**. Its number is its **mass**. A node one step below another
+# is its **child**.
 #
-# The drafter never says "stop". Its next atom does: if no step of the node leads down with this atom, the token must have
-# ended before it. Such an atom proposes *stop*. If that is accepted, the same atom begins the next token. (At node b
-# nothing is compared: b has no children, so the token ends there at once.)
+# The target starts at the root and goes down. At node a, of mass 0.8, it may go on to b, which completes the token ab
+# (0.4). Or it may **stop**: the token a ends here (0.4). A node without children leaves no choice: the token ends.
+#
+# The drafter never says "stop", but its next atom does. If the node has no child for this atom, the token must have ended
+# before it: the atom proposes *stop*. If that is accepted, the same atom begins the next token.
 #
 # ## By hand
 #
-# The drafter draws a from (a 0.6, b 0.4), then a again from (a 0.3, b 0.7). P and Q are the target's and the drafter's
-# probability of what is proposed. Each **comparison** of the two is judged like a token of lesson 1:
-# 1. At the root, the first a proposes to go down to a. P = 0.8 and Q = 0.6: always kept.
-# 2. At node a, the second a does not fit, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b means stop, so Q =
-#    1 - 0.7 = 0.3: always kept. The target token a is written.
-# 3. At the root again (let the target's next row be p too) the same a proposes to go down to a. P = 0.8. That the token
-#    stopped has told us that this atom is not b. Given that, it is a for certain, Q = 1: kept with probability 0.8. Then
-#    the draft ends inside a token, and p draws one that begins with a.
+# The drafter draws a from (a 0.6, b 0.4), then another a from (a 0.3, b 0.7). Let P be the probability with which the
+# target does what is proposed, and Q the probability that the drafter proposes it. We accept with min(1, P / Q).
+#
+# 1. At the root, the first a proposes the child a. P = 0.8 and Q = 0.6, so it is accepted.
+# 2. At node a, the second a finds no child, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b would propose
+#    *stop*, so Q = 1 - 0.7 = 0.3. It is accepted, and the target token a is written.
+# 3. At the root again, the same a proposes the child a. P = 0.8 (let the target's next row be p too). But Q is no longer
+#    0.3: the stop has told us that this atom is not b. So we remove b from the row and normalise: (0.3, 0) / 0.3 = (1, 0).
+#    Now Q = 1, and a is accepted with probability 0.8.
+#
+# If it is, the draft ends inside a token, at node a. Then the target draws one of the tokens there, a or ab.
 #
 # ## The equation (this project's own)
 #
-#     at the root     P(c) = mass(c)              Q(c) = q(c)                for each child c: one step further down
-#                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0                the target tokens without a split
+#     at the root     P(c) = mass(c)              Q(c) = q(c)                for each child c
+#                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0                target tokens without a split
 #     at a node n     P(c) = mass(c) / mass(n)    Q(c) = q(c)                for each child c
 #                     P(stop) = 1 - sum_c P(c)    Q(stop) = 1 - sum_c Q(c)   the token that ends at n
+#     after a stop    q(x) becomes q(x) / Q(stop) for the atoms x that are no children of n, and 0 for the children
 #
-# Here q is the drafter's distribution of this atom, given what is known about it. Target tokens without a split are called
-# **uncovered**; an atom that begins no split is rejected (its Q is in no category).
+# Each of these cases of a node is a **category**: the children, and *stop* or the rest. P and Q are distributions over them.
+# (Target tokens without a split are called **uncovered**.)
 
 # %%
-def choice(node, splits, p, q):
-    """P and Q at a node: of each child, then of the rest (at the root) or of *stop*."""
-    mass = masses(splits, p)
-    children = [longer for longer in sorted(mass) if longer and longer[:-1] == node]
-    P = [mass[child] / (mass[node] if node else 1) for child in children]
-    Q = [q[child[-1]] for child in children]
-    P.append(1 - sum(P))
-    Q.append(1 - sum(Q) if node else 0)
-    return np.array(P), np.array(Q)
+def categories(node):
+    """The target tokens in each category of a node: {the child's atom, or "stop", or "rest": tokens}."""
+    found = {}
+    for token in inside(node):
+        below = splits[token][len(node):]
+        name = below[0] if below else "stop" if node else "rest"  # an uncovered token has the split ()
+        found.setdefault(name, []).append(token)
+    return found
 
 
-rows = [np.array([0.6, 0.4]), np.array([0.3, 0.7])]
-for node, q in zip([ROOT, (a,)], rows, strict=True):
-    P, Q = choice(node, splits, p, q)
-    print("node a" if node else "root  ", " P =", P.round(2), " Q =", Q.round(2))
-    assert np.allclose((P, Q), lifting.choice(node, p, q))  # the package's
+def choice(node, p, q):
+    """P and Q of each category."""
+    groups = categories(node)
+    P = {name: p[tokens].sum() / p[inside(node)].sum() for name, tokens in groups.items()}
+    Q = {name: q[name] for name in groups if name not in ("stop", "rest")}
+    return P, Q | {"stop": 1 - sum(Q.values()), "rest": 0}
 
-# %% [markdown]
-# All comparisons of all four drafts, with the package: `reveal` gives the atoms of a draft, and the row that each is drawn
-# from (its *origin*; more in lesson 6). `comparisons` goes down the trie with them. Each step knows the `place` of its atom
-# in the draft, the `node`, whether the atom proposes *stop*, and P and Q of what it proposes.
 
-# %%
-for draft in (a, a), (a, b), (b, a), (b, b):
-    atoms, origins = lifting.reveal(draft, rows)
-    kept = 1.0
-    for step in comparisons(atoms, origins, lifting, [p, p, p]):
-        kept *= min(1, step.target_prob / step.draft_prob)
-        proposed = "stop" if step.stop else "ab"[draft[step.place]]
-        print(*("ab"[d] for d in draft), f"  {'node a' if step.node else 'root':6}  {proposed:4}  P = {step.target_prob:.1f}  "
-              f"Q = {step.draft_prob:.1f}  kept up to here:", bar(kept, 20, ".2f"))
+def after_stop(node, q):
+    """The drafter's row for an atom that is known to be no child of the node."""
+    left = q.copy()
+    left[[atom for atom in categories(node) if atom != "stop"]] = 0
+    return left / left.sum()
+
+
+first, second = np.array([0.6, 0.4]), np.array([0.3, 0.7])
+steps = [(ROOT, a, first), ((a,), "stop", second), (ROOT, a, after_stop((a,), second))]
+for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.6), (0.5, 0.3), (0.8, 1.0)], strict=True):
+    P, Q = choice(node, p, q)
+    print("at node a" if node else "at the root", f"P = {P[proposed]:.1f}  Q = {Q[proposed]:.1f}")
+    assert np.allclose((P[proposed], Q[proposed]), by_hand)
+print("the package, at node a (children, then stop):", *lifting.choice((a,), p, second))
 
 # %% [markdown]
 # ## One by one
 #
-# At each node P and Q are two distributions over the same few cases: the children, and the rest or *stop*. Each case is a
-# **category**. So lesson 1 applies: accept with min(1, P / Q); else draw a category from max(0, P - Q), then one of the
-# tokens in it from p, which ends the round. This is the whole rule, with the package's trie (mini.py builds it in plain
-# Python):
+# This is the whole rule. Each **comparison** of P and Q is judged as in lesson 1. If the proposal is rejected, a category is
+# drawn from max(0, P - Q), then one of its tokens from p, and the round ends.
 
 # %%
-def one_of(tokens, row, draws):
-    """A token drawn from the target's row, given that it is one of these."""
-    return int(tokens[draws.choose(row[tokens])])
+def one_of(tokens, p, draws):
+    return tokens[draws.choose(p[tokens])]
 
 
-def one_by_one(draft, rows, p_after, draws):
-    """The tokens that a round writes; p_after(tokens): the target's row after them."""
-    atoms, origins = lifting.reveal(draft, rows)
-    tokens, _ = lifting.walk(atoms)  # the target tokens that the draft spells
-    p_rows = [p_after(tokens[:i]) for i in range(len(tokens) + 1)]
+def judge(node, proposed, p, q, draws):
+    """None if the proposal is accepted, else the token that is written instead."""
+    P, Q = choice(node, p, q)
+    if proposed in P and draws.accept(min(1, P[proposed] / Q[proposed])):
+        return None
+    category = [*P][draws.choose([max(0, P[name] - Q[name]) for name in P])]
+    return one_of(categories(node)[category], p, draws)
+
+
+def one_by_one(draft, q_rows, p_after, draws):
+    """The tokens that a round writes; p_after(tokens) is the target's row after them."""
     written = []
     node = ROOT
-    for step in comparisons(atoms, origins, lifting, p_rows):
-        p_row = p_rows[len(written)]
-        if not draws.accept(min(1, step.target_prob / step.draft_prob)):
-            P, Q = p_and_q(step, origins, lifting, p_rows)  # as in `choice`
-            category = draws.choose(np.maximum(0, P - Q))
-            members = lifting.members(step.node, category, len(p_row))  # the tokens in this category
-            return [*written, one_of(members, p_row, draws)]
-        if step.ends >= 0:  # a token is complete
-            written.append(step.ends)
-        node = step.next_node
-    if node != ROOT:  # the draft ends inside a token: p draws one that begins so
-        written.append(one_of(lifting.below(node), p_rows[len(written)], draws))
-        if written[-1] != lifting.token.get(node):
-            return written  # for this longer token the target has computed no row
-    return [*written, draws.choose(p_rows[len(written)])]  # the bonus
+    for atom, q in zip(draft, q_rows, strict=True):
+        if node != ROOT and atom not in categories(node):
+            other = judge(node, "stop", p_after(written), q, draws)
+            if other is not None:
+                return [*written, other]
+            written += categories(node)["stop"]  # the token that ends here
+            q = after_stop(node, q)
+            node = ROOT
+        other = judge(node, atom, p_after(written), q, draws)
+        if other is not None:
+            return [*written, other]
+        node += (atom,)
+        if [*categories(node)] == ["stop"]:  # no children: the token ends
+            written += categories(node)["stop"]
+            node = ROOT
+    if node != ROOT:  # the draft ends inside a token
+        written.append(one_of(inside(node), p_after(written), draws))
+        if splits[written[-1]] != node:
+            return written  # a longer token: the target has computed no row after it
+    return [*written, one_of([*splits], p_after(written), draws)]  # the bonus
 
 
 # %% [markdown]
-# Is it lossless? We enumerate the first *two* tokens that it writes (if it writes one, the second is drawn from p) in
-# twenty random worlds, where p and q depend on the previous token.
+# Is it lossless? We give the drafter a third token, c, and the target two more: ac, and z, which has no split. Then we
+# enumerate the first *two* tokens that are written (if a round writes only one, the second is drawn from p) in ten random
+# worlds, where p and q depend on the previous token.
 
 # %%
+splits |= {3: (a, 2), 4: ()}  # ac and z; the drafter's c is 2
+
+
 def two_tokens(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and q[-1]: the first ones
     first = draws.choose(q[-1])
     draft = [first, draws.choose(q[first])]
-    written = one_by_one(draft, q[[-1, first]], lambda tokens: p[tokens[-1] if tokens else -1], draws)
+    written = one_by_one(draft, q[[-1, first]], lambda tokens: p[[-1, *tokens][-1]], draws)
     if len(written) == 1:
         written.append(draws.choose(p[written[0]]))
     return tuple(written[:2])
@@ -157,9 +170,9 @@ def two_tokens(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and
 
 gaps = []
 rng = np.random.default_rng(0)
-for _ in range(20):
-    p_rows, q_rows = rng.dirichlet(np.ones(3), 4), rng.dirichlet(np.ones(2), 4)
-    wanted = {(s, t): p_rows[-1][s] * p_rows[s][t] for s in range(3) for t in range(3)}
+for _ in range(10):
+    p_rows, q_rows = rng.dirichlet(np.ones(5), 6), rng.dirichlet(np.ones(3), 4)
+    wanted = {(s, t): p_rows[-1][s] * p_rows[s][t] for s in range(5) for t in range(5)}
     gaps.append(total_variation(distribution_of(partial(two_tokens, p_rows, q_rows)), wanted))
 print(f"{len(gaps)} random worlds: a total variation of at most {max(gaps):.0e}")
 assert max(gaps) < 1e-12  # lossless, up to rounding errors
@@ -167,20 +180,24 @@ assert max(gaps) < 1e-12  # lossless, up to rounding errors
 # %% [markdown]
 # ## The real thing
 #
-# How many of the target's tokens does the trie of two embedded models cover?
+# Here is the package's trie (omnidraft/lifting.py) for two embedded models, and the target tokens at its node " w", among
+# them the " window" of lesson 3.
 
 # %%
 models = pair("draft-tasks", "qwen-like")
-real = models.lifting
-print(f"{len(real.token):,} of {models.target.tokenizer.size:,} target tokens have a split, "
-      f"{sum(len(split) > 1 for split in real.token):,} of these an n-gram")
+lifting = models.lifting
+words = models.target.tokenizer.token_bytes
+print(f"{len(lifting.token):,} of {len(words):,} target tokens have a split, "
+      f"{sum(len(split) > 1 for split in lifting.token):,} of these an n-gram")
+node = (models.draft.tokenizer.token_bytes.index(b" w"),)
+print(*(words[token].decode() for token in lifting.below(node)), sep=" |")
 
 # %% [markdown]
 # ## Exercises
 #
 # The target's tokens, with splits and probabilities, are a (a) 0.1, ab (a, b) 0.3, abc (a, b, c) 0.2, and b (b) 0.4.
-# 1. What is P(stop) inside node a?
-# 2. Inside node a, the draft row is (a 0.3, b 0.5, c 0.2) and c is drawn. With which probability is it kept, one by one?
+# 1. What is P(stop) at node a?
+# 2. At node a, the draft row is (a 0.3, b 0.5, c 0.2) and c is drawn. With which probability is its proposal accepted?
 # 3. Build it: tutorials/exercises/step3_trie.py, then step4_choice.py; `omnidraft tutorial 5 --check` tests both.
 
 # %%

@@ -1,8 +1,9 @@
 # %% [markdown]
-# # 6 · Blocks: the default rule, expansions and healing
+# # 6 · Blocks: the default rule, and expansions
 #
-# So far tokens or atoms are judged one by one, and after a rejection all that follows is lost. But what one token has too
-# much, the next may make up for. **Block verification** judges a draft as a whole: it is exact as well, and keeps more.
+# So far tokens or atoms are judged one by one, and after a rejection all that follows is lost. But if the drafter writes one
+# token too often, it may write the next one too rarely. **Block verification** judges a draft as a whole: it is exact as
+# well, and keeps more.
 #
 # ## By hand
 #
@@ -13,10 +14,10 @@
 #     wanted      9       3       3       1
 #     drafted     2       6       2       6
 #
-# Look at the 8 drafts that begin with b; 4 are wanted. One by one, each b is kept with 1/2, whatever follows it. But of ba
-# there are too few! As a block, both ba are kept, and one bb. Now b is in the text 3 times, and what is missing is one ba.
-# It is made from a bb: of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4
-# are surplus b's. They lose both, and an a is written.
+# Look at the 8 drafts that begin with b; only 4 are wanted. One by one, each first b is kept with 1/2, whatever follows it.
+# But of ba there are too few! As a block, both ba are kept, and one bb. Then one ba is still missing. It is made from a bb:
+# of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4 lose both tokens, and
+# an a is written.
 #
 # ## The equation (arXiv 2403.10444, with one vocabulary: P is p, and Q is q)
 #
@@ -24,19 +25,19 @@
 #     Z   =  sum max(0, r · P - Q)    over all tokens at a place, with the r before it
 #     h   =  Z / (Z + 1 - r)          else go back from the last place, and stop at each with h; at the first one h = 1
 #
-# Where we stop, all before it is kept, and the residual max(0, r · P - Q) draws the next token.
+# Where we stop, all before it is kept, and the next token is drawn from the residual max(0, r · P - Q).
 #
-# Why is this right? Let a draft begin in some way with probability D, and suppose that keeping it with probability r gives
-# the right amount so far. (At the start D = r = 1.) The next token of the draft is x with Q(x). The next one of the text
-# should be x with P(x).
+# Why is this right? Suppose that a draft begins in some way with probability D, and that keeping this beginning with
+# probability r gives the right amount of it. (The empty beginning has D = r = 1.) The draft continues with x with
+# probability Q(x); the text should continue with P(x). So the text needs D · r · P(x) of this beginning followed by x.
 #
-# - *Wanted* with an x after it: D · r · P(x).
-# - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). Over all x this is D · (r - Z).
-# - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. Over all x this is D · Z.
-# - *Coming back* to this place, as no x was kept: D minus D · (r - Z).
+# - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). The sum over x is D · (r - Z).
+# - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. The sum over x is D · Z.
+# - *Coming back* to this place, because no x was kept: D - D · (r - Z) = D · (Z + 1 - r).
 #
-# Of the D · (1 - r + Z) that come back, D · Z are missing here. The quotient is h! The rest is too many, and goes further
-# back. And a beginning with x added has D · Q(x), and is rightly kept with r': the same argument again, one token later.
+# Of these that come back, D · Z are needed here, so each stops here with probability h = Z / (Z + 1 - r). The others are
+# too many, and go back one place further. And the beginning with x added has D · Q(x) and is to be kept with r': the same
+# argument holds again, one token later.
 
 # %%
 from functools import partial
@@ -66,15 +67,15 @@ def block(draft, q_rows, p_rows, draws):
 
 p, q = np.array([3 / 4, 1 / 4]), np.array([[1 / 2, 1 / 2], [1 / 4, 3 / 4]])
 names = {(x, y): "ab"[x] + "ab"[y] for x in (0, 1) for y in (0, 1)}
-whole = {"one by one": 0.0, "as a block": 0.0}  # the probability that a whole draft is kept
+whole = 0
 for (x, y), name in names.items():
     drafted = q[0, x] * q[1, y]
     kept = distribution_of(lambda draws, draft=(x, y): len(block(draft, q, [p] * 3, draws)) - 1)
     print(f"of {16 * drafted:.0f} {name}:", *(f" {16 * drafted * kept[n]:.0f} keep {n}" for n in sorted(kept)))
-    whole["as a block"] += drafted * kept[2]
-    whole["one by one"] += drafted * min(1, p[x] / q[0, x]) * min(1, p[y] / q[1, y])
+    whole += drafted * kept[2]
 assert np.allclose([16 * drafted * kept[n] for n in range(3)], [4, 1, 1])  # bb as by hand
-bars(whole, title="a whole draft is kept")
+print("a whole draft is kept")
+bars({"one by one": np.minimum(p, q).sum(axis=1).prod(), "as a block": whole})
 
 
 def two_tokens(draws):  # of the text
@@ -90,26 +91,37 @@ assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 # Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
 # max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
 #
-# For two tokenizers, `lifted`, the default rule (omnidraft/verification.py), does this with the comparisons of lesson 5: a
-# place is a comparison, P and Q are distributions over its categories. It also handles two cases that we have not met.
+# For two tokenizers, the default rule `lifted` (omnidraft/verification.py) does this with the comparisons of lesson 5: P
+# and Q are distributions over categories, and there is an r after each comparison.
 #
 # ## Expansions
 #
-# The reverse of a merge is an **expansion**: a draft token that the target writes with several. Let the drafter have a
-# third token, "ba". Its **path** is the atoms b, a. `reveal` gives each atom with the row it was drawn from, and with the
-# earlier atoms of the same token. So Q(b) counts both b and ba; and if the b did not end a token, it was that of "ba",
-# whose a is certain. Is this exact?
+# An **expansion** is the reverse of a merge: one draft token that the target writes with several. Let the drafter have a
+# third token, "ba"; its **path** is the atoms b, a. For the drafter to write "ba" is to write the atom b, then a. So, with
+# the row (a 0.5, b 0.3, ba 0.2):
+#
+# 1. The first atom is b with probability Q(b) = q(b) + q(ba) = 0.3 + 0.2, and a with Q(a) = 0.5.
+# 2. If the token was b, it ends here, and the next atom comes from the drafter's next row. If it was "ba", it goes on, and
+#    the next atom is a for certain: Q(a) = 1.
+#
+# The package's `reveal` lists the atoms of a draft, each with its *origin*: the row from which its token was drawn, and the
+# earlier atoms of the same token.
 
 # %%
-a, b, ab = 0, 1, 2
-lifting = Lifting({a: (a,), b: (b,), ab: (a, b)}, {2: (b, a)}, draft_size=3)  # the drafter's 2 is ba: its target tokens b, a
-print("atoms of the draft ba:", lifting.reveal([2], ["row"]))
+a, b, ab, ba = 0, 1, 2, 2  # tokens of the target: a, b, ab; of the drafter: a, b, ba
+lifting = Lifting({a: (a,), b: (b,), ab: (a, b)}, {ba: (b, a)}, draft_size=3)
+row = np.array([0.5, 0.3, 0.2])
+atoms, origins = lifting.reveal([ba], [row])
+for atom, origin in zip(atoms, origins, strict=True):
+    print("ab"[atom], origin)
+for prefix, by_hand in ((), [0.5, 0.3 + 0.2, 0]), ((b,), [1, 0, 0]):
+    assert np.allclose(lifting.distribution(row, prefix), by_hand)  # of the atom after these of the same token
 
 
 def two_lifted(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and q[-1]: the first ones
     first = draws.choose(q[-1])
     atoms, origins = lifting.reveal([first, draws.choose(q[first])], q[[-1, first]])
-    tokens, _ = lifting.walk(atoms)  # the target's tokens, each followed by a row
+    tokens, _ = lifting.walk(atoms)  # the target's tokens that the atoms make
     written = lifted(atoms, origins, lifting, p[[-1, *tokens]], draws).emitted
     return tuple([*written, draws.choose(p[written[0]])][:2])
 
@@ -122,46 +134,22 @@ print(f"{len(gaps)} random worlds: a total variation of at most {max(gaps):.0e}"
 assert max(gaps) < 1e-12
 
 # %% [markdown]
-# ## Healing
-#
-# The target has just written the token b. The drafter would have written "ba" as one token, so in training it hardly ever
-# saw an a after a lone b: now it guesses badly. **Healing** takes the b back, and the drafter draws again from its row
-# before b, but only among tokens whose path begins with b. If that is b, it goes on as usual. If it is ba, the draft is the
-# atom a, as its b is in the text already. The target's next token still has the distribution p:
-
-# %%
-def after_b(draws):
-    before, after = np.array([0, 0.4, 0.6]), np.array([0.1, 0.7, 0.2])  # over a, b, ba; `before` is cut to b and ba
-    if draws.choose(before) == 2:
-        healed = lifting.reveal([2], [before], in_text=(b,))
-    else:
-        healed = lifting.reveal([draws.choose(after)], [after])
-    return lifted(*healed, lifting, np.array([[0.4, 0.2, 0.4]] * 3), draws).emitted[0]
-
-
-healed = distribution_of(after_b)
-print("a, b, ab after healing:", *(f"{healed[token]:.2f}" for token in (a, b, ab)))
-assert total_variation(healed, {a: 0.4, b: 0.2, ab: 0.4}) < 1e-12
-
-# %% [markdown]
 # ## The real thing
 #
-# llama3-like writes 24 as one token, qwen-like as two (lesson 2). Now it drafts for qwen-like: the block efficiency on five
-# word problems, ± its standard error, with `tli` (lesson 1), `omnidraft` (lesson 4, biased), and `lifted`, also without
-# expansions, which are this project's own: the package lets `omnidraft` use them too, and then it is close. (This drafter
-# is nearly as large as its target: only what is kept counts here, not the time.)
+# llama3-like writes 24 as one token, qwen-like as two (lesson 2). Here llama3-like drafts for qwen-like: the block efficiency
+# on five word problems, ± its standard error, with `tli` (lesson 1), and with `lifted` without and with expansions, which
+# are this project's own. (This drafter is nearly as large as its target: look at what is kept, not at the time.)
 
 # %%
 models, without = pair("llama3-like", "qwen-like"), pair("llama3-like", "qwen-like")
 without.spellings = {}  # before its lifting is built from them
-for rule, chosen in ("tli", models), ("omnidraft", models), ("lifted", models), ("lifted", without):
+for rule, chosen in ("tli", without), ("lifted", without), ("lifted", models):
     options = Options(verify=rule, stop=FixedLength(6), temperature=1, max_new_tokens=32)
     draws = Uniforms(np.random.default_rng(0))
     rounds = [r for example in examples("math", 5) for r in speculative(chosen, example["prompt"], options, draws)]
     lengths = [len(r.emitted) for r in rounds]
     error = np.std(lengths) / len(lengths) ** 0.5
-    used = 0 if rule == "tli" else len(chosen.spellings)
-    print(f"{rule:9} {used:5} expansions {bar(np.mean(lengths), 6, '.2f')} ± {error:.2f}")
+    print(f"{rule:6} {len(chosen.spellings):5} expansions {bar(np.mean(lengths), 6, '.2f')} ± {error:.2f}")
 
 # %% [markdown]
 # ## Exercises
