@@ -118,7 +118,7 @@ def verify(atoms, q, p, trie, choose):
             steps.pop()
         tokens = [*trie.groups[last.node].values()][choose(residual if residual.any() else last.P)]
         return [*written[:last.row], tokens[choose(p[last.row][tokens])]], steps
-    if end:  # the atoms end inside a token: draw one that begins so
+    if end:  # the atoms end inside a token: draw one that begins as they do
         tokens = trie.groups[end[:-1]][end[-1]]
         written.append(tokens[choose(p[len(written)][tokens])])
         if written[-1] != trie.token.get(end):
