@@ -474,11 +474,11 @@ def pace(figures: dict) -> str:
 
 def vllm(figures: dict) -> str:
     """vLLM with drafts next to plain vLLM, by the number of streams."""
-    s, rows, streams = figures["settings"], [], {}
+    s, rows = figures["settings"], []
+    streams = dict.fromkeys(n for cells in figures["pairs"].values() for n in cells)
     for pair, cells in figures["pairs"].items():
-        streams |= dict.fromkeys(cells)
         same = sum(one["same_texts"] for one in cells.values())
-        shown = [f"{one['plain']:.0f} → {one['drafted']:.0f} (**{one['wall']:.2f}×**)" for one in cells.values()]
+        shown = ["" if n not in cells else "{plain:.1f} → {drafted:.1f} (**{wall:.2f}×**)".format(**cells[n]) for n in streams]
         rows.append([arrow(pair), *shown, f"{same} of {sum(one['texts'] for one in cells.values())}"])
     return (f"Tokens per second of plain vLLM {s['vllm']} → with omnidraft's drafts, greedy, one thread: {s['prompts']} chats "
             f"from GSM8K, {s['tokens']} tokens each, so many at once (`benchmarks/vllm_streams.py`; [how to](vllm.md)). Ratio: "
