@@ -7,6 +7,8 @@ import subprocess
 import pytest
 
 from benchmarks import common, report
+from benchmarks.paper import alignment
+from omnidraft.engine.load import folder
 
 
 @pytest.fixture
@@ -108,7 +110,13 @@ def test_the_table_of_vllm_has_a_column_for_each_number_of_streams(monkeypatch):
     figures = {"settings": {"vllm": "0.32.0", "prompts": 8, "tokens": 64, "repeats": 3},
                "pairs": {"draft-smol -> smollm2, float32": {"1": cell, "4": cell | {"wall": 1.2, "same_texts": 7}}}}
     made = report.tables.vllm(figures)
-    assert "| streams: 1 | streams: 4 | same texts |" in made and "35 → 66 (**1.89×**)" in made and "15 of 16" in made
+    assert "| streams: 1 | streams: 4 | same texts |" in made and "35.2 → 66.4 (**1.89×**)" in made and "15 of 16" in made
+
+
+def test_a_warm_start_is_timed_without_weights(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMNIDRAFT_HOME", str(tmp_path))
+    found = alignment.warm_start([folder("draft-general"), folder("qwen-like")], 1)
+    assert found["library"] > 0 and [*tmp_path.iterdir()]  # what was computed is kept for the next start
 
 
 def test_figures_older_than_the_code_are_listed(tmp_path, monkeypatch):
