@@ -186,7 +186,7 @@ def paint(tokenizer, rounds, legend=False):
     console.print(painted(signs), soft_wrap=plain)
 
 
-SPANS = {"1:1": ("", ""), "n:1": ("*", "cyan underline"), "1:n": ("!", "bold yellow"), "n:n": ("-", "red")}  # sign, style
+SPANS = {"1:1": ("", ""), "n:1": (">", "cyan underline"), "1:n": ("<", "bold yellow"), "n:n": ("#", "red")}  # sign, style
 
 
 def paint_spans(names, spans):
