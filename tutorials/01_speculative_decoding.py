@@ -28,17 +28,16 @@ ids = model.tokenizer.encode(prompt)
 cache = model.new_cache()
 model.forward(ids, cache)
 best = dict.fromkeys((1, 2, 4, 8, 16), np.inf)
-for _ in range(40):  # all sizes in turn, so that a busy moment hits all of them; the fastest pass counts
+for _ in range(40):  # in turn, so that a busy moment hits all sizes; the fastest pass counts
     for n in best:
         best[n] = min(best[n], seconds(n))
 costs = {f"{n} tokens": time / best[1] for n, time in best.items()}
 bars(costs, 8, ".1f", "the cost of a pass over n tokens (one token = 1)")
-print(f"a pass over 16 tokens costs as much as {costs['16 tokens']:.1f} passes over one, not 16")
+print(f"16 tokens cost {costs['16 tokens']:.1f} passes over one token (usually 2 to 4), not 16")
 assert costs["16 tokens"] < 16
 
 # %% [markdown]
-# On our machines, 16 tokens cost 2 to 4 passes. So let a small, fast model guess the next few tokens,
-# and let the large model check all of them in one pass.
+# So let a small, fast model guess the next few tokens, and let the large model check all of them in one pass.
 #
 # - The **target** is the large model, whose text we want. The **drafter** is the small one.
 # - In each **round** the drafter draws k **draft tokens**, one after another. One pass of the target then gives its

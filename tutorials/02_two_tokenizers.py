@@ -88,9 +88,8 @@ for d in np.flatnonzero(two_lines != alignment.draft_to_target):
 # %%
 def repaired(drafter, target):
     mapped = np.array(direct_map(drafter.token_bytes, target.token_bytes))
-    for d, data in enumerate(drafter.token_bytes):
-        if not data:
-            mapped[d] = -1
+    special = [not data for data in drafter.token_bytes]
+    mapped[special] = -1
     for role in ("bos", "eos"):  # begin and end of sequence; a model may have several such tokens, or none
         if drafter.roles[role] and target.roles[role]:
             mapped[list(drafter.roles[role])] = target.roles[role][0]
@@ -126,9 +125,9 @@ print(*found, sep="\n")
 assert [kind for kind, *_ in found] == ["1:1", "n:1", "n:n"]
 
 # %% [markdown]
-# Here are the spans of a sentence, and how common each kind is in 90 texts, for two drafters. Each span is in brackets; `>`
-# marks n:1, `<` 1:n, and `#` n:n. Most spans are 1:1. The others are n:1 for a drafter with a smaller vocabulary than the
-# target's, and 1:n for one with a larger: llama3-like writes 24 as one token, the target as two.
+# Here are the spans of a sentence, in brackets, and how common each kind is in 90 texts, for two drafters. `>` marks n:1,
+# `<` 1:n, and `#` n:n. Most spans are 1:1. The others are n:1 for a drafter with a smaller vocabulary than the target's, and
+# 1:n for one with a larger: llama3-like writes 24 as one token, the target as two.
 
 # %%
 def both(drafter, text):

@@ -13,6 +13,7 @@
 #             t is the merge of d_1 ... d_n:    q'(t) = q_1(d_1) · q_2(d_2) · ... · q_n(d_n)
 #     Eq. 2   the other tokens, after a merge:  q'(direct token of d_1) = q_1(d_1) - q'(t)
 #                                               q'(direct token of x) = q_1(x) for every other x
+#                                               q'(any other token) = 0, so for ab if t is abc
 #
 # Algorithm 1 is the rule of lesson 1 with q' in place of q: accept t with probability min(1, p(t) / q'(t)), else draw from
 # max(0, p - q'), normalised. The package calls this rule `omnidraft`.
@@ -89,8 +90,8 @@ assert np.isclose(total_variation(written, dict(enumerate(p))), 0.2)
 # Lesson 5 finds another way.
 #
 # How much does it matter? We try forty random worlds of this kind at several temperatures T. (`process` turns random numbers
-# into a row at temperature T, as it does with the output of a model.) At T = 0 nothing is left to chance, and the rule is
-# exact. Above 0, its mean bias grows with T. (The paper calls the rule approximate, and measures mostly at T = 0.01.)
+# into a row at temperature T.) At T = 0 nothing is left to chance, and the rule is exact. Above 0, its mean bias grows with
+# T. At T = 0.01, where the paper measures mostly, it does not show.
 
 # %%
 rng = np.random.default_rng(0)
@@ -110,17 +111,24 @@ assert mean_gaps["T = 0"] == 0 and [*mean_gaps.values()] == sorted(mean_gaps.val
 # ## The real thing
 #
 # How biased is the rule for the package's two models? We compute the distribution of the first token that a round writes,
-# after two prompts that leave room for choice. `distribution_of` runs the whole decoding loop; both models choose only among
-# their three likeliest tokens (`top_k`), so that there are not too many outcomes.
+# after two prompts. `distribution_of` runs the whole decoding loop; both models choose only among their three likeliest
+# tokens (`top_k`), so that there are not too many outcomes. The second prompt shows far more bias, for 55 % of its drafts
+# begin with a merge, such as " m", "ag" for " mag"; of the first prompt's drafts only 0.4 % do.
 
 # %%
 models = pair("draft-tasks", "qwen-like", dtype="float64")
+
+
+def first_written(loop, model, prompt, options, draws):  # the first token of the first round
+    return next(loop(model, prompt, options, draws)).emitted[0]
+
+
 for prompt in ("Once upon a time there was a little", "The fox found a"):
     gaps = {}
     for T in (0, 1):
         few = Options(verify="omnidraft", stop=FixedLength(2), temperature=T, top_k=3, max_new_tokens=3)
-        wanted = distribution_of(lambda draws, p=prompt, o=few: next(plain(models.target, p, o, draws)).emitted[0])
-        written = distribution_of(lambda draws, p=prompt, o=few: next(speculative(models, p, o, draws)).emitted[0])
+        wanted = distribution_of(partial(first_written, plain, models.target, prompt, few))
+        written = distribution_of(partial(first_written, speculative, models, prompt, few))
         gaps[f"T = {T}"] = total_variation(written, wanted)
     print(f"after {prompt!r}")
     bars(gaps, 100, ".4f")
