@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 5 · Lifting: exact verification for any two tokenizers
 #
-# Now make it exact. Lesson 4 compared whole *tokens*, and the probability that a token is proposed depends on rows that the
-# drafter has not computed. So we compare smaller pieces. Most target tokens have a split (lesson 3): the draft token with
-# the same bytes, or else an n-gram. The draft tokens in splits are called **atoms**. To write the token ab is to write the
-# atom a, then the atom b. Seen this way, both models write one atom after another, and for both we know the probability of
-# the next one. This is **lifting**.
+# Can we make the rule exact? Lesson 4 compared whole *tokens*, and the probability that a token is proposed depends on rows
+# that the drafter has not computed. So we compare smaller pieces. Most target tokens have a split (lesson 3): the draft
+# token with the same bytes, or else an n-gram. The draft tokens in splits are called **atoms**. To write the token ab is to
+# write the atom a, then the atom b. Seen this way, both models write one atom after another, and for both we know the
+# probability of the next one. This is **lifting**.
 #
 # For the drafter this probability is just q. For the target we need a **trie**: a tree of all splits, in which each step
 # down is one atom. Here is the world of lesson 4, where the target has the tokens a, b and ab. The number at each place is
@@ -32,43 +32,49 @@ def inside(node):
 
 for node in (ROOT, (a,), (a, b), (b,)):  # a place in the trie is a tuple of atoms; ROOT is ()
     print(f"{'   ' * len(node)}{'ab'[node[-1]] if node else 'root'} {bar(p[inside(node)].sum(), 20, '.1f')}")
-lifting = Lifting(splits, {}, draft_size=2)  # the package's trie
-draw_trie("the trie", lifting, p, tokens=["a", "b", "ab"], atoms="ab")
+draw_trie("the trie", Lifting(splits, {}, draft_size=2), p, tokens=["a", "b", "ab"], atoms="ab")
 
 # %% [markdown]
-# Each place in the trie is a **node**; the topmost is the **root**. Its number is its **mass**. A node one step below another
-# is its **child**.
+# Each place in the trie is a **node**, and the number at it is called its **mass**. The topmost node is the **root**. A node
+# one step below another is its **child**.
 #
-# The target starts at the root and goes down. At node a, of mass 0.8, it may go on to b, which completes the token ab
-# (0.4). Or it may **stop**: the token a ends here (0.4). A node without children leaves no choice: the token ends.
+# The target starts at the root and goes down. At node a, of mass 0.8, it may go on to b (0.4), or it may **stop**: the token
+# a ends here (0.4). At node ab there is no choice, as it has no children: the token ends.
 #
 # The drafter never says "stop", but its next atom does. If the node has no child for this atom, the token must have ended
 # before it: the atom proposes *stop*. If that is accepted, the same atom begins the next token.
 #
 # ## By hand
 #
-# The drafter draws a from (a 0.6, b 0.4), then another a from (a 0.3, b 0.7). Let P be the probability with which the
-# target does what is proposed, and Q the probability that the drafter proposes it. We accept with min(1, P / Q).
+# Take the perfect drafter of lesson 4. It draws a from (a 0.8, b 0.2), then another a from (a 0.5, b 0.5). Let P be the
+# probability with which the target does what is proposed, and Q the probability that the drafter proposes it. The proposal
+# is accepted with probability min(1, P / Q).
 #
-# 1. At the root, the first a proposes the child a. P = 0.8 and Q = 0.6, so it is accepted.
-# 2. At node a, the second a finds no child, so it proposes *stop*. P = 0.4 / 0.8 = 0.5. Every atom except b would propose
-#    *stop*, so Q = 1 - 0.7 = 0.3. It is accepted, and the target token a is written.
-# 3. At the root again, the same a proposes the child a. P = 0.8 (let the target's next row be p too). But Q is no longer
-#    0.3: the stop has told us that this atom is not b. So we remove b from the row and normalise: (0.3, 0) / 0.3 = (1, 0).
+# 1. At the root, the first a proposes the child a: P = 0.8 and Q = 0.8.
+# 2. At node a, the second a finds no child, so it proposes *stop*: P = 0.4 / 0.8 = 0.5. Every atom except b would propose
+#    *stop*, so Q = 1 - 0.5 = 0.5. The target token a is written.
+#
+# Now P = Q, so nothing is rejected! But the drafter is perfect only for this first token:
+#
+# 3. At the root again, the same a proposes the child a: P = 0.8 (let the target's next row be p too). But Q is no longer
+#    0.5: the stop has told us that this atom is not b. So we remove b from the row and normalise: (0.5, 0) / 0.5 = (1, 0).
 #    Now Q = 1, and a is accepted with probability 0.8.
 #
 # If it is, the draft ends inside a token, at node a. Then the target draws one of the tokens there, a or ab.
 #
 # ## The equation (this project's own)
 #
-#     at the root     P(c) = mass(c)              Q(c) = q(c)                for each child c
-#                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0                target tokens without a split
-#     at a node n     P(c) = mass(c) / mass(n)    Q(c) = q(c)                for each child c
-#                     P(stop) = 1 - sum_c P(c)    Q(stop) = 1 - sum_c Q(c)   the token that ends at n
+# Each option at a node is a **category**: each child c, and *stop* or, at the root, the *rest*, which are the target tokens
+# without a split (called **uncovered**). P and Q are two distributions over the categories.
+#
+#     at the root     P(c) = mass(c)              Q(c) = q(c)
+#                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0
+#     at a node n     P(c) = mass(c) / mass(n)    Q(c) = q(c)
+#                     P(stop) = 1 - sum_c P(c)    Q(stop) = 1 - sum_c Q(c)
 #     after a stop    q(x) becomes q(x) / Q(stop) for the atoms x that are no children of n, and 0 for the children
 #
-# Each of these cases of a node is a **category**: the children, and *stop* or the rest. P and Q are distributions over them.
-# (Target tokens without a split are called **uncovered**.)
+# Why is this exact? At each node it is lesson 1 again, with categories for tokens: each comes out with probability P. And on
+# the way down to a token, the P multiply to its p: for ab, mass(a) · mass(ab) / mass(a) = p(ab).
 
 # %%
 def categories(node):
@@ -76,7 +82,10 @@ def categories(node):
     found = {}
     for token in inside(node):
         below = splits[token][len(node):]
-        name = below[0] if below else "stop" if node else "rest"  # an uncovered token has the split ()
+        if below:
+            name = below[0]
+        else:
+            name = "stop" if node else "rest"  # an uncovered token has the split ()
         found.setdefault(name, []).append(token)
     return found
 
@@ -96,57 +105,56 @@ def after_stop(node, q):
     return left / left.sum()
 
 
-first, second = np.array([0.6, 0.4]), np.array([0.3, 0.7])
+first, second = np.array([0.8, 0.2]), np.array([0.5, 0.5])
 steps = [(ROOT, a, first), ((a,), "stop", second), (ROOT, a, after_stop((a,), second))]
-for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.6), (0.5, 0.3), (0.8, 1.0)], strict=True):
+for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.8), (0.5, 0.5), (0.8, 1.0)], strict=True):
     P, Q = choice(node, p, q)
     print("at node a" if node else "at the root", f"P = {P[proposed]:.1f}  Q = {Q[proposed]:.1f}")
     assert np.allclose((P[proposed], Q[proposed]), by_hand)
-print("the package, at node a (children, then stop):", *lifting.choice((a,), p, second))
 
 # %% [markdown]
 # ## One by one
 #
-# This is the whole rule. Each **comparison** of P and Q is judged as in lesson 1. If the proposal is rejected, a category is
-# drawn from max(0, P - Q), then one of its tokens from p, and the round ends.
+# This is the whole rule. Each time that P and Q are compared is a **comparison**. `walk` lists those of a draft. It needs no
+# row of the target: the draft alone says where tokens end. So the draft's target tokens are known at once, and one pass over
+# them gives all the rows that follow.
 
 # %%
+def walk(draft, q_rows):
+    """For each comparison: the node, what is proposed, the drafter's row, and the token that it completes ([]: none)."""
+    node = ROOT
+    for atom, q in zip(draft, q_rows, strict=True):
+        if node != ROOT and atom not in categories(node):
+            yield node, "stop", q, categories(node).get("stop", [])
+            q = after_stop(node, q)
+            node = ROOT
+        below = (*node, atom)
+        token = inside(below) if [*categories(below)] == ["stop"] else []  # without children the token ends
+        yield node, atom, q, token
+        node = ROOT if token else below
+
+
 def one_of(tokens, p, draws):
     return tokens[draws.choose(p[tokens])]
-
-
-def judge(node, proposed, p, q, draws):
-    """None if the proposal is accepted, else the token that is written instead."""
-    P, Q = choice(node, p, q)
-    if proposed in P and draws.accept(min(1, P[proposed] / Q[proposed])):
-        return None
-    category = [*P][draws.choose([max(0, P[name] - Q[name]) for name in P])]
-    return one_of(categories(node)[category], p, draws)
 
 
 def one_by_one(draft, q_rows, p_after, draws):
     """The tokens that a round writes; p_after(tokens) is the target's row after them."""
     written = []
-    node = ROOT
-    for atom, q in zip(draft, q_rows, strict=True):
-        if node != ROOT and atom not in categories(node):
-            other = judge(node, "stop", p_after(written), q, draws)
-            if other is not None:
-                return [*written, other]
-            written += categories(node)["stop"]  # the token that ends here
-            q = after_stop(node, q)
-            node = ROOT
-        other = judge(node, atom, p_after(written), q, draws)
-        if other is not None:
-            return [*written, other]
-        node += (atom,)
-        if [*categories(node)] == ["stop"]:  # no children: the token ends
-            written += categories(node)["stop"]
-            node = ROOT
-    if node != ROOT:  # the draft ends inside a token
-        written.append(one_of(inside(node), p_after(written), draws))
-        if splits[written[-1]] != node:
-            return written  # a longer token: the target has computed no row after it
+    end = ROOT
+    for node, proposed, q, token in walk(draft, q_rows):
+        p = p_after(written)
+        P, Q = choice(node, p, q)
+        # not in P: an atom that begins no split, or a stop where no token ends
+        if proposed not in P or not draws.accept(min(1, P[proposed] / Q[proposed])):
+            category = [*P][draws.choose([max(0, P[name] - Q[name]) for name in P])]
+            return [*written, one_of(categories(node)[category], p, draws)]  # the recovered token
+        written += token
+        end = ROOT if token else (*node, proposed)
+    if end != ROOT:  # the draft ends inside a token: the target draws one that begins like this
+        written.append(one_of(inside(end), p_after(written), draws))
+        if splits[written[-1]] != end:
+            return written  # a longer token: the pass has no row after it
     return [*written, one_of([*splits], p_after(written), draws)]  # the bonus
 
 
@@ -162,7 +170,7 @@ splits |= {3: (a, 2), 4: ()}  # ac and z; the drafter's c is 2
 def two_tokens(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and q[-1]: the first ones
     first = draws.choose(q[-1])
     draft = [first, draws.choose(q[first])]
-    written = one_by_one(draft, q[[-1, first]], lambda tokens: p[[-1, *tokens][-1]], draws)
+    written = one_by_one(draft, q[[-1, first]], lambda tokens: p[tokens[-1] if tokens else -1], draws)
     if len(written) == 1:
         written.append(draws.choose(p[written[0]]))
     return tuple(written[:2])
@@ -180,8 +188,7 @@ assert max(gaps) < 1e-12  # lossless, up to rounding errors
 # %% [markdown]
 # ## The real thing
 #
-# Here is the package's trie (omnidraft/lifting.py) for two embedded models, and the target tokens at its node " w", among
-# them the " window" of lesson 3.
+# The package's trie (omnidraft/lifting.py) for two embedded models, and all target tokens at its node " w":
 
 # %%
 models = pair("draft-tasks", "qwen-like")

@@ -21,19 +21,22 @@
 #
 # ## The equation (arXiv 2403.10444, with one vocabulary: P is p, and Q is q)
 #
-#     r'  =  min(1, r · P / Q)        after each token; r is 1 at first. The whole draft is kept with the last r
+#     r'  =  min(1, r · P / Q)        after each token; r is 1 at first
 #     Z   =  sum max(0, r · P - Q)    over all tokens at a place, with the r before it
-#     h   =  Z / (Z + 1 - r)          else go back from the last place, and stop at each with h; at the first one h = 1
+#     h   =  Z / (Z + 1 - r)          at a place, with the same r
 #
-# Where we stop, all before it is kept, and the next token is drawn from the residual max(0, r · P - Q).
+# The whole draft is kept with probability r, the last one. Otherwise walk back from its last place, and stop at each place
+# with probability h. (Where r = 1, h is 1, so the walk always ends.) What stands before that place is kept, and the next
+# token is drawn from the residual max(0, r · P - Q).
 #
 # Why is this right? Suppose that a draft begins in some way with probability D, and that keeping this beginning with
 # probability r gives the right amount of it. (The empty beginning has D = r = 1.) The draft continues with x with
 # probability Q(x); the text should continue with P(x). So the text needs D · r · P(x) of this beginning followed by x.
 #
-# - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). The sum over x is D · (r - Z).
+# - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). The sum over x is D · (r - Z), because
+#   min(Q, r · P) = r · P - max(0, r · P - Q).
 # - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. The sum over x is D · Z.
-# - *Coming back* to this place, because no x was kept: D - D · (r - Z) = D · (Z + 1 - r).
+# - *Coming back* to this place, because nothing was kept from x on: D - D · (r - Z) = D · (Z + 1 - r).
 #
 # Of these that come back, D · Z are needed here, so each stops here with probability h = Z / (Z + 1 - r). The others are
 # too many, and go back one place further. And the beginning with x added has D · Q(x) and is to be kept with r': the same
@@ -91,8 +94,8 @@ assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 # Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
 # max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
 #
-# For two tokenizers, the default rule `lifted` (omnidraft/verification.py) does this with the comparisons of lesson 5: P
-# and Q are distributions over categories, and there is an r after each comparison.
+# For two tokenizers, the default rule, `lifted` (omnidraft/verification.py), does the same with the comparisons of lesson 5.
+# A place is a comparison, P and Q are those of its categories, and each comparison takes r to r'.
 #
 # ## Expansions
 #
@@ -104,18 +107,19 @@ assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 # 2. If the token was b, it ends here, and the next atom comes from the drafter's next row. If it was "ba", it goes on, and
 #    the next atom is a for certain: Q(a) = 1.
 #
-# The package's `reveal` lists the atoms of a draft, each with its *origin*: the row from which its token was drawn, and the
-# earlier atoms of the same token.
+# The package's `reveal` lists the atoms of a draft, and for each the row from which its token was drawn, with the earlier
+# atoms of this token. From these two, `distribution` gives Q.
 
 # %%
-a, b, ab, ba = 0, 1, 2, 2  # tokens of the target: a, b, ab; of the drafter: a, b, ba
+a, b = 0, 1
+ab = 2  # of the target
+ba = 2  # of the drafter
 lifting = Lifting({a: (a,), b: (b,), ab: (a, b)}, {ba: (b, a)}, draft_size=3)
-row = np.array([0.5, 0.3, 0.2])
-atoms, origins = lifting.reveal([ba], [row])
-for atom, origin in zip(atoms, origins, strict=True):
-    print("ab"[atom], origin)
-for prefix, by_hand in ((), [0.5, 0.3 + 0.2, 0]), ((b,), [1, 0, 0]):
-    assert np.allclose(lifting.distribution(row, prefix), by_hand)  # of the atom after these of the same token
+atoms, origins = lifting.reveal([ba], [np.array([0.5, 0.3, 0.2])])
+for atom, (row, earlier) in zip(atoms, origins, strict=True):
+    print("ab"[atom], "is drawn from Q =", lifting.distribution(row, earlier))
+assert np.allclose(lifting.distribution(row, ()), [0.5, 0.3 + 0.2, 0])
+assert np.allclose(lifting.distribution(row, (b,)), [1, 0, 0])
 
 
 def two_lifted(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and q[-1]: the first ones
@@ -142,7 +146,7 @@ assert max(gaps) < 1e-12
 
 # %%
 models, without = pair("llama3-like", "qwen-like"), pair("llama3-like", "qwen-like")
-without.spellings = {}  # before its lifting is built from them
+without.spellings = {}  # the target's spelling of draft tokens: its expansions
 for rule, chosen in ("tli", without), ("lifted", without), ("lifted", models):
     options = Options(verify=rule, stop=FixedLength(6), temperature=1, max_new_tokens=32)
     draws = Uniforms(np.random.default_rng(0))
@@ -152,10 +156,12 @@ for rule, chosen in ("tli", without), ("lifted", without), ("lifted", models):
     print(f"{rule:6} {len(chosen.spellings):5} expansions {bar(np.mean(lengths), 6, '.2f')} ± {error:.2f}")
 
 # %% [markdown]
+# Here the expansions bring nearly all of the gain: without them no draft goes past a number like 24, with any rule.
+#
 # ## Exercises
 #
 # 1. The target's tokens have the splits a, ab, abc with p 0.1, 0.3, 0.2. At node ab r = 0.4; c is drawn from (a 0.2, b 0.6, c
-#    0.2). What is r afterwards, and what would 0.4 become one by one? Answer with a list of two numbers.
+#    0.2). What is r', and what would r · min(1, P / Q) be (one by one)? Answer with a list of two numbers.
 # 2. A comparison has P = (0.5, 0.5), Q = (0.1, 0.9) and r = 0.6 before it. What is h?
 # 3. Build it: tutorials/exercises/step7_keep.py; `omnidraft tutorial 6 --check` tests it.
 
