@@ -107,8 +107,8 @@ def parts(rounds, alone):
 parts(metrics.summarize(rounds), metrics.summarize(alone))
 
 # %% [markdown]
-# The pass is longer than one, and the drafts take time, too: the speedup is well below tau. SmolLM2 is 18 times as large as
-# draft-smol, yet c is more than 1/18, as each call of NumPy has a cost that does not shrink with the model.
+# A round costs well over one pass, so the speedup is well below tau. SmolLM2 is 18 times as large as draft-smol, but c is
+# usually above 1/18: the drafter also reads what the target wrote, and not all work shrinks with the model.
 #
 # One text says little. docs/results.md, "Real language models", has the figures of held-out prompts at temperatures 0 and
 # 1, before and after learning (as in lesson 9, with `omnidraft adapt`).
