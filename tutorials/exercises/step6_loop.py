@@ -1,6 +1,6 @@
 """Lesson 9, step 6: the loop.
 
-The lesson is "All together", in tutorials/09_all_together.py.
+The lesson is "One drafter, two targets", in tutorials/09_all_together.py.
 
 Write `speculate` of tutorials/mini.py without looking at it: you replace its section 4 and may use everything else.
 `draft` and `target` are Models: `write(text)` gives ids, `words[id]` what a token spells, and `rows(ids, temperature)` the
