@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter, process_time
 
-from benchmarks.common import TASKS, arguments, chosen, save, start, texts_of
+from benchmarks.common import TASKS, add, arguments, chosen, save, start, texts_of
 from benchmarks.real_llm import as_prompt
 from benchmarks.writing import draws, emitted
 from omnidraft import Options, Pair, Round, pair, plain
@@ -77,14 +77,16 @@ def main() -> None:
     """Measure, print and write."""
     args = arguments(__doc__, "pace", pairs=PAIRS, tasks=TASKS, prompts=8, repeats=3, tokens=128)
     options = Options(max_new_tokens=args.tokens)
-    results = start(None, chosen(args, "prompts", "repeats", "tokens"), pairs={})
+    settings = chosen(args, "prompts", "repeats", "tokens")
+    results = start(args.json, settings, pairs={})
     for name in args.pairs:
         models = pair(*name.split(":"))
-        rows = results["pairs"][name] = {}
+        rows: dict[str, dict] = {}
         for task in args.tasks:
             rows[task] = compare(models, texts_of(task, args.prompts), options, args.repeats)
             print(f"{name} {task}: {rows[task]}", flush=True)
-    save(args.json, results)
+        add(results, ("pairs", name), rows, settings)
+        save(args.json, results)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,6 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("lifting", "rows = min(limit, rows)", "pass", "test_exactness.py -k room_for_one"),
     ("verification", "    if scale == 1 and", "    if scale <= 1 and", BLOCK + " " + ROUND),
     ("verification", "        if r == 0:\n            return\n", "", LABELS),
-    ("verification", "_sum(row, tokens) + 0 * float(row[0])", "_sum(row, tokens)", "test_broken_rows.py -k torch"),
     ("verification", "len(target_probs), limit)", "len(target_probs))", WORLDS),
     # lifting
     ("lifting", "if route and route[-1].next_node in self.token:", "if False:", LIFTING),
@@ -276,6 +275,7 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("text/files", "        except ProcessLookupError:", "        except ZeroDivisionError:", PUBLISHED + " -k killed"),
 )]
 TORCH = [Mutant(*fields) for fields in (  # their tests need PyTorch
+    ("verification", "_sum(row, tokens) + 0 * float(row[0])", "_sum(row, tokens)", "test_broken_rows.py -k torch"),
     ("pairs/transformers_decoder", "to(torch.float32, copy=True)", "to(torch.float32)", "test_decoder.py -k padded"),
     ("pairs/transformers_decoder", "own.rewind(min(own.length, len(ids) - 1))", "pass", "test_decoder.py -k returned_cache"),
     ("losses_torch", "P.clamp(min=FLOOR)", "P.clamp(min=TINY)", "test_losses_torch.py -k hardly_any"),
