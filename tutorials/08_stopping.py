@@ -153,8 +153,8 @@ for name, models in pairs.items():
     assert max(always, head_1 / 1.05, head_2 / 1.05) < max(q_1, q_2)
 
 # %% [markdown]
-# Stopping in time avoids most of the rejected tokens. But q does that as well as the head, if each has its best threshold,
-# and the head takes time: over 12 combinations of two models and a task the head is not faster (docs/results.md, "Adaptive
+# Stopping in time avoids most of the rejected tokens. But with its best threshold q does that as well as the head, which
+# takes time: over 12 combinations of two models and a task the head is not faster (docs/results.md, "Adaptive
 # drafting").
 #
 # ## Exercises

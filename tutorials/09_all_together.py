@@ -81,7 +81,7 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
 
 # %% [markdown]
 # One drafter knows only general text, and has two targets with other tokenizers: each prompt of the stream goes to both.
-# Then we count what this is worth: the block efficiency on prompts that are held out, before and after.
+# Then we count what this is worth: the block efficiency on held-out prompts, before and after.
 
 # %%
 base = load("draft-general")
@@ -102,7 +102,7 @@ for models in both.values():
     rng = np.random.default_rng(0)
     trainer = Trainer(base, Recipe(), rng)  # the adapters for this target
     streams.append(serve(models, trainer, prompts[6:], options, Uniforms(rng)))
-list(zip(*streams))  # the first prompt for both targets, then the second
+list(zip(*streams, strict=True))  # the first prompt for both targets, then the second
 for name, models in both.items():
     found[f"{name:11} after"] = efficiency(models)
     assert found[f"{name:11} after"] > found[f"{name:11} before"]
