@@ -45,7 +45,7 @@
 # %%
 from functools import partial
 
-from helpers import bar, bars, check, distribution_of, examples, total_variation
+from helpers import bar, check, distribution_of, examples, total_variation
 
 import numpy as np
 from omnidraft import Options, Uniforms, pair, speculative
@@ -77,8 +77,8 @@ for (x, y), name in names.items():
     print(f"of {16 * drafted:.0f} {name}:", *(f" {16 * drafted * kept[n]:.0f} keep {n}" for n in sorted(kept)))
     whole += drafted * kept[2]
 assert np.allclose([16 * drafted * kept[n] for n in range(3)], [4, 1, 1])  # bb as by hand
-print("a whole draft is kept")
-bars({"one by one": np.minimum(p, q).sum(axis=1).prod(), "as a block": whole})
+one_by_one = np.minimum(p, q).sum(axis=1).prod()
+assert np.allclose((16 * whole, 16 * one_by_one), (7, 6))
 
 
 def two_tokens(draws):  # of the text
@@ -91,8 +91,9 @@ print("the text:", *(f" {name} {16 * found[text]:.0f}" for text, name in names.i
 assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 
 # %% [markdown]
-# Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
-# max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
+# 7 of 16 drafts are kept whole; one by one it would be 6. Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6,
+# which keeps 1 of the 6. At the second place the residual is max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8
+# and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
 #
 # For two tokenizers, the default rule, `lifted` (omnidraft/verification.py), does the same with the comparisons of lesson 5.
 # A place is a comparison, P and Q are those of its categories, and each comparison takes r to r'.
