@@ -110,12 +110,10 @@ def speculate(target, drafter, text, k, size, draws):
 
 # %% [markdown]
 # Are its texts exactly as probable as the target's own? `distribution_of` runs a function once for every way in which its
-# draws can fall, and adds up the probabilities of the ways that give the same result. We try it on two coins. Then we
-# let `speculate` write two tokens after an a, with two models that look only at the last token: row a of `p_after` is the
-# target's row after an a.
+# draws can fall, and adds up the probabilities of the ways that give the same result. We let `speculate` write two tokens
+# after an a, with models that look only at the last token: row a of `p_after` is the target's row after an a.
 
 # %%
-print("heads of two coins (0.25 and 0.5):", distribution_of(lambda draws: draws.accept(0.25) + draws.accept(0.5)))
 p_after = np.array([p, [0.1, 0.6, 0.3], [0.4, 0.4, 0.2]])
 q_after = np.array([q, [0.3, 0.3, 0.4], [0.8, 0.1, 0.1]])
 
