@@ -70,15 +70,12 @@ def block(draft, q_rows, p_rows, draws):
 
 p, q = np.array([3 / 4, 1 / 4]), np.array([[1 / 2, 1 / 2], [1 / 4, 3 / 4]])
 names = {(x, y): "ab"[x] + "ab"[y] for x in (0, 1) for y in (0, 1)}
-whole = 0
 for (x, y), name in names.items():
     drafted = q[0, x] * q[1, y]
     kept = distribution_of(lambda draws, draft=(x, y): len(block(draft, q, [p] * 3, draws)) - 1)
     print(f"of {16 * drafted:.0f} {name}:", *(f" {16 * drafted * kept[n]:.0f} keep {n}" for n in sorted(kept)))
-    whole += drafted * kept[2]
 assert np.allclose([16 * drafted * kept[n] for n in range(3)], [4, 1, 1])  # bb as by hand
-one_by_one = np.minimum(p, q).sum(axis=1).prod()
-assert np.allclose((16 * whole, 16 * one_by_one), (7, 6))
+assert np.isclose(np.minimum(p, q).sum(axis=1).prod(), 6 / 16)  # one by one
 
 
 def two_tokens(draws):  # of the text
@@ -91,9 +88,9 @@ print("the text:", *(f" {name} {16 * found[text]:.0f}" for text, name in names.i
 assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 
 # %% [markdown]
-# 7 of 16 drafts are kept whole; one by one it would be 6. Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6,
-# which keeps 1 of the 6. At the second place the residual is max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8
-# and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
+# Of 16 drafts 7 are kept whole; one by one, 6. Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1
+# of the 6. At the second place the residual is max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) /
+# (1/8 + 1/2) = 1/5: 1 of 5.
 #
 # For two tokenizers, the default rule, `lifted` (omnidraft/verification.py), does the same with the comparisons of lesson 5.
 # A place is a comparison, P and Q are those of its categories, and each comparison takes r to r'.

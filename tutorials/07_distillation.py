@@ -20,10 +20,9 @@
 # Let z = (0, 0), so q = (1/2, 1/2), and p = (3/4, 1/4). The gradient is (-1/4, 1/4): a step against it raises the first
 # number.
 #
-# The paper takes the other direction, KL(q || p) = sum_x q(x) · l(x) with l(x) = log(q(x) / p(x)). By the first line above,
-# q(x) has the derivative q(x) · ((1 if y = x, else 0) - q(y)). Those of l(x), weighted by q(x), are the same, and add up to
-# 0, since sum q = 1. So the gradient is q(y) · (l(y) - KL(q || p)). Both directions are 0 if q = p. But this one punishes q
-# where p has little, and such drafts are rejected.
+# The paper takes the other direction, KL(q || p) = sum_x q(x) · l(x) with l(x) = log(q(x) / p(x)). Since sum q = 1, the
+# terms with the derivative of l(x) add up to 0. Those with the derivative of q(x) give the gradient q(y) · (l(y) - KL(q ||
+# p)). Both directions are 0 if q = p, but this one punishes q where p has little, and there drafts are rejected.
 
 # %%
 from helpers import bar, bars, check, examples
