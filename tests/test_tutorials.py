@@ -63,6 +63,10 @@ def test_lesson_has_its_parts_and_sources(lesson):
             line.startswith("#") for line in cell.splitlines()[1:] if line.strip())
 
 
+def test_the_lessons_are_an_evening_s_reading():
+    assert sum(len(lesson.read_text(encoding="utf-8")) for lesson in LESSONS) <= 80_000
+
+
 def test_terms_are_in_the_glossary():
     rows = (TUTORIALS / "GLOSSARY.md").read_text(encoding="utf-8").lower().splitlines()
     terms = {term.strip(" `") for row in rows if row.startswith("|") for term in row.split("|")[1].split(",")}
