@@ -91,7 +91,7 @@ assert np.isclose(total_variation(written, dict(enumerate(p))), 0.2)
 #
 # How much does it matter? We try forty random worlds of this kind at several temperatures T. (`process` turns random numbers
 # into a row at temperature T.) At T = 0 nothing is left to chance, and the rule is exact. Above 0, its mean bias grows with
-# T. At T = 0.01, where the paper measures mostly, it does not show.
+# T. At T = 0.01, where the paper does most of its measurements, it does not show.
 
 # %%
 rng = np.random.default_rng(0)

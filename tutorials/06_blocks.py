@@ -16,8 +16,8 @@
 #
 # Look at the 8 drafts that begin with b; only 4 are wanted. One by one, each first b is kept with 1/2, whatever follows it.
 # But of ba there are too few! As a block, both ba are kept, and one bb. Then one ba is still missing. It is made from a bb:
-# of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4 lose both tokens, and
-# an a is written.
+# of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4 lose both tokens, and an
+# a is written; p draws what follows it, 3 times a and once b. And 4 ab become aa: 2 + 3 + 4 = 9.
 #
 # ## The equation (arXiv 2403.10444, with one vocabulary: P is p, and Q is q)
 #
@@ -29,9 +29,9 @@
 # with probability h. (Where r = 1, h is 1, so the walk always ends.) What stands before that place is kept, and the next
 # token is drawn from the residual max(0, r · P - Q).
 #
-# Why is this right? Suppose that a draft begins in some way with probability D, and that keeping this beginning with
-# probability r gives the right amount of it. (The empty beginning has D = r = 1.) The draft continues with x with
-# probability Q(x); the text should continue with P(x). So the text needs D · r · P(x) of this beginning followed by x.
+# Why is this right? Suppose that a draft begins in some way with probability D, and that the text should contain D · r of
+# this beginning. (The empty one has D = r = 1.) The draft continues with x with probability Q(x), the text should do so
+# with P(x). So the text needs D · r · P(x) of this beginning followed by x.
 #
 # - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). The sum over x is D · (r - Z), because
 #   min(Q, r · P) = r · P - max(0, r · P - Q).
@@ -102,8 +102,8 @@ assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 # the row (a 0.5, b 0.3, ba 0.2):
 #
 # 1. The first atom is b with probability Q(b) = q(b) + q(ba) = 0.3 + 0.2, and a with Q(a) = 0.5.
-# 2. If the token was b, it ends here, and the next atom comes from the drafter's next row. If it was "ba", it goes on, and
-#    the next atom is a for certain: Q(a) = 1.
+# 2. Before the next atom is judged, it is revealed whether the token ends here. If it does, it was b, and the next atom comes
+#    from the drafter's next row. If not, it was "ba", and the next atom is a for certain: Q(a) = 1.
 #
 # The package's `reveal` lists the atoms of a draft, and for each the row from which its token was drawn, with the earlier
 # atoms of this token. From these two, `distribution` gives Q.
@@ -154,7 +154,7 @@ for rule, chosen in ("tli", without), ("lifted", without), ("lifted", models):
     print(f"{rule:6} {len(chosen.spellings):5} expansions {bar(np.mean(lengths), 6, '.2f')} ± {error:.2f}")
 
 # %% [markdown]
-# Here the expansions bring nearly all of the gain: without them no draft goes past a number like 24, with any rule.
+# Here all of the gain is from the expansions: without them no draft goes past a number like 24, with any rule.
 #
 # ## Exercises
 #

@@ -6,7 +6,7 @@
 # **distillation**.
 #
 # A **loss** is a number that training makes smaller, by small steps against its **gradient**, the list of its derivatives.
-# Here these are with respect to z, the drafter's numbers for all next tokens (lesson 1), also called *logits*. `process`
+# Here these are with respect to z, the scores of all next tokens that the drafter computes, also called *logits*. `process`
 # turns them into its row: q(x) = exp(z_x) / sum_y exp(z_y).
 #
 # ## By hand
@@ -163,8 +163,8 @@ for task in ("math", "code"):
 assert found["lifted"] > found["hybrid"] > found["dm"]
 
 # %% [markdown]
-# With few n-grams (math) all three losses help; with four texts, differences of 0.02 or 0.03 are noise. With many (code),
-# `dm` learns from the other tokens only, `hybrid` also to write n-grams out, and `lifted` how often.
+# With few n-grams (math) all three losses help about as much. With many (code), `dm` learns from the other tokens only,
+# `hybrid` also to write n-grams out, and `lifted` how often.
 #
 # ## Exercises
 #

@@ -108,10 +108,10 @@ parts(metrics.summarize(rounds), metrics.summarize(alone))
 
 # %% [markdown]
 # A round costs well over one pass, so the speedup is well below tau. SmolLM2 is 18 times as large as draft-smol, but c is
-# usually above 1/18: the drafter also reads what the target wrote, and not all work shrinks with the model.
+# above 1/18: the drafter also reads what the target wrote, and not all work shrinks with the model.
 #
-# One text says little. docs/results.md, "Real language models", has the figures of held-out prompts at temperatures 0 and
-# 1, before and after learning (as in lesson 9, with `omnidraft adapt`).
+# This text is easy to draft, and its speedup is not the usual one: docs/results.md, "Real language models", has that of
+# held-out prompts at temperatures 0 and 1, before and after learning (as in lesson 9, with `omnidraft adapt`).
 #
 # ## Exercises
 #
