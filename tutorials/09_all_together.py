@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 9 · One drafter, two targets, learning online
+# # 9 · One drafter, two targets: learning online
 #
 # What remains is *when* the drafter learns, and *for whom*. Prompts arrive one after another, as a **stream**. One drafter
 # serves several targets, and what is good for one may be bad for the next. So the drafter's weights W stay as they are, and
