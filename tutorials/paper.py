@@ -1,4 +1,4 @@
-"""OmniDraft as in its paper (arXiv 2507.02659), in one file of NumPy, for bigram models.
+"""OmniDraft as in its paper (arXiv 2507.02659), for one target: one file of NumPy, bigram models.
 
 A small drafter q writes d_1..d_k ahead, in its own vocabulary V_q. They are translated to target
 tokens t_1..t_m, which the target p checks in one pass. Meanwhile the drafter collects n-grams,
