@@ -73,8 +73,9 @@ draw_trie("the trie", Lifting(splits, {}, draft_size=2), p, tokens=["a", "b", "a
 #                     P(stop) = 1 - sum_c P(c)    Q(stop) = 1 - sum_c Q(c)
 #     after a stop    q(x) becomes q(x) / Q(stop) for the atoms x that are no children of n, and 0 for the children
 #
-# Why is this exact? At each node it is lesson 1 again, with categories for tokens: each comes out with probability P. And on
-# the way down to a token, the P multiply to its p: for ab, mass(a) · mass(ab) / mass(a) = p(ab).
+# Why is this exact? At each node it is lesson 1 again, with categories for tokens: each comes out with probability P. And
+# on the way down to a token, the P multiply to its p: for ab, mass(a) · mass(ab) / mass(a) = p(ab). After an accepted
+# stop the next atom has the normalised row, so this holds again.
 
 # %%
 def categories(node):
@@ -159,9 +160,9 @@ def one_by_one(draft, q_rows, p_after, draws):
 
 
 # %% [markdown]
-# Is it lossless? We give the drafter a third token, c, and the target two more: ac, and z, which has no split. Then we
-# enumerate the first *two* tokens that are written (if a round writes only one, the second is drawn from p) in ten random
-# worlds, where p and q depend on the previous token.
+# Is it lossless? We give the drafter a third token, c, and the target two more: ac, and z without a split. Then we
+# enumerate the first *two* tokens (if a round writes one, p draws the second) in ten random worlds, where p and q depend on
+# the previous token.
 
 # %%
 splits |= {3: (a, 2), 4: ()}  # ac and z; the drafter's c is 2
@@ -183,12 +184,12 @@ for _ in range(10):
     wanted = {(s, t): p_rows[-1][s] * p_rows[s][t] for s in range(5) for t in range(5)}
     gaps.append(total_variation(distribution_of(partial(two_tokens, p_rows, q_rows)), wanted))
 print(f"{len(gaps)} random worlds: a total variation of at most {max(gaps):.0e}")
-assert max(gaps) < 1e-12  # lossless, up to rounding errors
+assert max(gaps) < 1e-12
 
 # %% [markdown]
 # ## The real thing
 #
-# The package's trie (omnidraft/lifting.py) for two embedded models, and all target tokens at its node " w":
+# The package's trie (omnidraft/lifting.py) of two embedded models, and the tokens at its node " w":
 
 # %%
 models = pair("draft-tasks", "qwen-like")
