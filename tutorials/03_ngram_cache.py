@@ -6,8 +6,7 @@
 # right, yet it is thrown away. This is a **false rejection**.
 #
 # The remedy: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and translate
-# it as a whole. The memory is the **n-gram cache**. (If the draft ends after " w", the cache cannot help: " w" is
-# proposed alone.)
+# it as a whole. The memory is the **n-gram cache**. (A draft that ends after " w" still proposes it alone.)
 #
 # ## The equation (arXiv 2507.02659, section 3.1)
 #

@@ -112,27 +112,29 @@ assert mean_gaps["T = 0"] == 0 and [*mean_gaps.values()] == sorted(mean_gaps.val
 #
 # How biased is the rule for the package's two models? We compute the distribution of the first token that a round writes,
 # after two prompts. `distribution_of` runs the whole decoding loop; both models choose only among their three likeliest
-# tokens (`top_k`), so that there are not too many outcomes. The second prompt shows far more bias, for 55 % of its drafts
-# begin with a merge, such as " m", "ag" for " mag"; of the first prompt's drafts only 0.4 % do.
+# tokens (`top_k`), so that there are not too many outcomes. After the second prompt far more drafts begin with a merge, such
+# as " m", "ag" for " mag", and the bias is larger.
 
 # %%
 models = pair("draft-tasks", "qwen-like", dtype="float64")
+few = Options(verify="omnidraft", stop=FixedLength(2), temperature=1, top_k=3, max_new_tokens=3)
 
 
-def first_written(loop, model, prompt, options, draws):  # the first token of the first round
-    return next(loop(model, prompt, options, draws)).emitted[0]
+def first_written(loop, model, prompt, draws):  # the first token of the first round
+    return next(loop(model, prompt, few, draws)).emitted[0]
 
 
+def first_merges(prompt, draws):  # is it a merge?
+    return next(speculative(models, prompt, few, draws)).spans[0] > 1
+
+
+found = {}
 for prompt in ("Once upon a time there was a little", "The fox found a"):
-    gaps = {}
-    for T in (0, 1):
-        few = Options(verify="omnidraft", stop=FixedLength(2), temperature=T, top_k=3, max_new_tokens=3)
-        wanted = distribution_of(partial(first_written, plain, models.target, prompt, few))
-        written = distribution_of(partial(first_written, speculative, models, prompt, few))
-        gaps[f"T = {T}"] = total_variation(written, wanted)
-    print(f"after {prompt!r}")
-    bars(gaps, 100, ".4f")
-    assert gaps["T = 0"] == 0 < gaps["T = 1"]
+    wanted = distribution_of(partial(first_written, plain, models.target, prompt))
+    written = distribution_of(partial(first_written, speculative, models, prompt))
+    found[distribution_of(partial(first_merges, prompt))[True]] = total_variation(written, wanted)
+bars({f"{merged:.1%} begin with a merge": gap for merged, gap in found.items()}, 100, ".4f")
+assert found[max(found)] > found[min(found)] > 0
 
 # %% [markdown]
 # ## Exercises

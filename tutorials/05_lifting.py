@@ -71,7 +71,7 @@ draw_trie("the trie", Lifting(splits, {}, draft_size=2), p, tokens=["a", "b", "a
 #                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0
 #     at a node n     P(c) = mass(c) / mass(n)    Q(c) = q(c)
 #                     P(stop) = 1 - sum_c P(c)    Q(stop) = 1 - sum_c Q(c)
-#     after a stop    q(x) becomes q(x) / Q(stop) for the atoms x that are no children of n, and 0 for the children
+#     after a stop    q(x) becomes q(x) / Q(stop) for the atoms x that are not children of n, and 0 for the children
 #
 # Why is this exact? At each node it is lesson 1 again, with categories for tokens: each comes out with probability P. And
 # on the way down to a token, the P multiply to its p: for ab, mass(a) · mass(ab) / mass(a) = p(ab). After an accepted
@@ -100,7 +100,7 @@ def choice(node, p, q):
 
 
 def after_stop(node, q):
-    """The drafter's row for an atom that is known to be no child of the node."""
+    """The drafter's row for an atom that is known not to be a child of the node."""
     left = q.copy()
     left[[atom for atom in categories(node) if atom != "stop"]] = 0
     return left / left.sum()

@@ -109,9 +109,9 @@ for name, models in both.items():
 bars(dict(sorted(found.items(), reverse=True)), 10, ".2f", "tokens per pass")
 
 # %% [markdown]
-# After six prompts each pass writes more tokens for both targets, although one drafter's weights W serve both. It is only a
-# beginning: docs/results.md, "Learning", has thousands of prompts. `omnidraft adapt` is this loop for your texts. There, new
-# weights are used only after they do better on held-out texts.
+# After six prompts each pass writes more tokens for both targets, although both share the drafter's weights W.
+# docs/results.md, "Learning", has thousands of prompts. `omnidraft adapt` is this loop for your texts, but new weights are
+# used only once they do better on held-out texts.
 #
 # ## Exercises
 #

@@ -110,8 +110,8 @@ parts(metrics.summarize(rounds), metrics.summarize(alone))
 # A round costs well over one pass, so the speedup is well below tau. SmolLM2 is 18 times as large as draft-smol, but c is
 # above 1/18: the drafter also reads what the target wrote, and not all work shrinks with the model.
 #
-# This text is easy to draft, and its speedup is not the usual one: docs/results.md, "Real language models", has that of
-# held-out prompts at temperatures 0 and 1, before and after learning (as in lesson 9, with `omnidraft adapt`).
+# This text is easy to draft, its speedup not the usual one: docs/results.md, "Real language models", has that of
+# held-out prompts at temperatures 0 and 1, before and after learning.
 #
 # ## Exercises
 #

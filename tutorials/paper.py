@@ -194,5 +194,4 @@ if __name__ == "__main__":
     measure("+ acceptance head", draft, target, cache, head=head)
     mixed = [one for one in rounds if {len(ngram) for _, ngram, _ in one.proposals} == {1, 2}]
     print("one round:", paint(target.words, max(mixed, key=lambda one: len(one.written))))
-    print(f"The rule is not exact: {bias(draft, target, cache):.3f} from the target's own "
-          "distribution of a token.\nmini.py has the exact method.")
+    print(f"the rule's bias: {bias(draft, target, cache):.3f}; mini.py has the exact method")
