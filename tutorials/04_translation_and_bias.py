@@ -132,9 +132,10 @@ found = {}
 for prompt in ("Once upon a time there was a little", "The fox found a"):
     wanted = distribution_of(partial(first_written, plain, models.target, prompt))
     written = distribution_of(partial(first_written, speculative, models, prompt))
-    found[distribution_of(partial(first_merges, prompt))[True]] = total_variation(written, wanted)
-bars({f"{merged:.1%} begin with a merge": gap for merged, gap in found.items()}, 100, ".4f")
-assert found[max(found)] > found[min(found)] > 0
+    merges = distribution_of(partial(first_merges, prompt))[True]
+    found[f"{prompt}: {merges:.1%} merges"] = total_variation(written, wanted)
+bars(found, 100, ".4f")
+assert [*found.values()] == sorted(found.values())
 
 # %% [markdown]
 # ## Exercises
