@@ -68,7 +68,7 @@ assert (by_strings, by_bytes) == ([0, 1, -1], [0, 3, 2])
 #
 # Our drafter's tokenizer is in the style of SentencePiece, the target's is byte-level. `token_bytes` are the bytes of each
 # token; `align` is the package's direct map. Strings miss 15 % of the drafter's tokens, bytes 2 %. Half of the target's
-# tokens have no partner, for it has twice as many.
+# tokens have no direct token, for it has twice as many.
 
 # %%
 drafter, target = load("draft-tasks").tokenizer, load("qwen-like").tokenizer
@@ -142,7 +142,7 @@ for name in ("draft-tasks", "llama3-like"):
     bars({kind: counts[kind] / counts.total() for kind in ("1:1", "n:1", "1:n", "n:n")}, 40, ".1%")
 
 # %% [markdown]
-# With the direct map alone, only 1:1 spans can be proposed correctly. Lesson 3 adds n:1, lesson 6 adds 1:n.
+# With the direct map alone, only 1:1 spans can be proposed correctly. Lesson 3 adds n:1, lesson 10 adds 1:n.
 #
 # ## Exercises
 #

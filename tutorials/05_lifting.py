@@ -14,25 +14,15 @@
 # %%
 from functools import partial
 
-from helpers import bar, check, distribution_of, draw_trie, total_variation
+from helpers import check, distribution_of, draw_trie, total_variation
 
 import numpy as np
 from omnidraft import pair
-from omnidraft.lifting import ROOT, Lifting
 
 a, b, ab = 0, 1, 2
 p = np.array([0.4, 0.2, 0.4])
 splits = {a: (a,), b: (b,), ab: (a, b)}
-
-
-def inside(node):
-    """The target tokens whose splits begin with these atoms."""
-    return [token for token, split in splits.items() if split[:len(node)] == node]
-
-
-for node in (ROOT, (a,), (a, b), (b,)):  # a place in the trie is a tuple of atoms; ROOT is ()
-    print(f"{'   ' * len(node)}{'ab'[node[-1]] if node else 'root'} {bar(p[inside(node)].sum(), 20, '.1f')}")
-draw_trie("the trie", Lifting(splits, {}, draft_size=2), p, tokens=["a", "b", "ab"], atoms="ab")
+draw_trie("the trie", splits, p, tokens=["a", "b", "ab"], atoms="ab")
 
 # %% [markdown]
 # Each place in the trie is a **node**, and the number at it is called its **mass**. The topmost node is the **root**. A node
@@ -78,6 +68,14 @@ draw_trie("the trie", Lifting(splits, {}, draft_size=2), p, tokens=["a", "b", "a
 # stop the next atom has the normalised row, so this holds again.
 
 # %%
+ROOT = ()  # a node is the tuple of atoms that lead to it
+
+
+def inside(node):
+    """The target tokens whose splits begin with these atoms."""
+    return [token for token, split in splits.items() if split[:len(node)] == node]
+
+
 def categories(node):
     """The target tokens in each category of a node: {the child's atom, or "stop", or "rest": tokens}."""
     found = {}
@@ -116,47 +114,49 @@ for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.8), (0.5, 0.5), (0.8, 1.
 # %% [markdown]
 # ## One by one
 #
-# This is the whole rule. Each time that P and Q are compared is a **comparison**. `walk` lists those of a draft. It needs no
-# row of the target: the draft alone says where tokens end. So the draft's target tokens are known at once, and one pass over
-# them gives all the rows that follow.
+# This is the whole rule. Each time that P and Q are compared is a **comparison**. The draft alone determines where the
+# target's tokens end. So the proposed tokens are known at once, and one pass over them gives all the rows p that follow.
 
 # %%
-def walk(draft, q_rows):
-    """For each comparison: the node, what is proposed, the drafter's row, and the token that it completes ([]: none)."""
-    node = ROOT
-    for atom, q in zip(draft, q_rows, strict=True):
-        if node != ROOT and atom not in categories(node):
-            yield node, "stop", q, categories(node).get("stop", [])
-            q = after_stop(node, q)
-            node = ROOT
-        below = (*node, atom)
-        token = inside(below) if [*categories(below)] == ["stop"] else []  # without children the token ends
-        yield node, atom, q, token
-        node = ROOT if token else below
-
-
 def one_of(tokens, p, draws):
     return tokens[draws.choose(p[tokens])]
+
+
+def recovered(node, p, P, Q, draws):
+    names = list(P)
+    residual = [max(0, P[name] - Q[name]) for name in names]
+    category = names[draws.choose(residual)]
+    return one_of(categories(node)[category], p, draws)
 
 
 def one_by_one(draft, q_rows, p_after, draws):
     """The tokens that a round writes; p_after(tokens) is the target's row after them."""
     written = []
-    end = ROOT
-    for node, proposed, q, token in walk(draft, q_rows):
-        p = p_after(written)
-        P, Q = choice(node, p, q)
-        # not in P: an atom that begins no split, or a stop where no token ends
-        if proposed not in P or not draws.accept(min(1, P[proposed] / Q[proposed])):
-            category = [*P][draws.choose([max(0, P[name] - Q[name]) for name in P])]
-            return [*written, one_of(categories(node)[category], p, draws)]  # the recovered token
-        written += token
-        end = ROOT if token else (*node, proposed)
-    if end != ROOT:  # the draft ends inside a token: the target draws one that begins like this
-        written.append(one_of(inside(end), p_after(written), draws))
-        if splits[written[-1]] != end:
+    node = ROOT
+    for atom, q in zip(draft, q_rows, strict=True):
+        proposals = [atom]
+        if node != ROOT and atom not in categories(node):
+            proposals = ["stop", atom]  # first that the token ends, then the atom from the root
+        for proposed in proposals:
+            p = p_after(written)
+            P, Q = choice(node, p, q)
+            # not in P: an atom that begins no split, or a stop where no token ends
+            if proposed not in P or not draws.accept(min(1, P[proposed] / Q[proposed])):
+                return [*written, recovered(node, p, P, Q, draws)]
+            if proposed == "stop":
+                written += categories(node)["stop"]
+                q = after_stop(node, q)
+                node = ROOT
+                continue
+            node = (*node, atom)
+            if categories(node).keys() == {"stop"}:  # it has no children, so the token ends
+                written += inside(node)
+                node = ROOT
+    if node != ROOT:  # the draft ends inside a token: the target draws one that begins like this
+        written.append(one_of(inside(node), p_after(written), draws))
+        if splits[written[-1]] != node:
             return written  # a longer token: the pass has no row after it
-    return [*written, one_of([*splits], p_after(written), draws)]  # the bonus
+    return [*written, one_of(inside(ROOT), p_after(written), draws)]  # the bonus
 
 
 # %% [markdown]

@@ -3,6 +3,7 @@
 import sys
 from importlib.util import find_spec
 
+from omnidraft.lifting import Lifting
 from rich.console import Console
 
 COLOURS = {"1:1": "C0", "n:1": "C2", "1:n": "C1", "n:n": "C3"}
@@ -67,8 +68,28 @@ def draw_spans(title, spans):
     show(plt)
 
 
-def draw_trie(title, lifting, p, tokens, atoms):
-    """A trie from left to right, with masses: a solid line is an atom, a dashed line *stop*, which ends a token."""
+def draw_trie(title, splits, p, tokens, atoms):
+    """Print a trie with its masses, and draw it: a solid line is an atom, a dashed line *stop*, which ends a token."""
+    lifting = Lifting(splits, {}, len(atoms))
+
+    def below(node):
+        """What follows a node: (name, mass, the token that ends there or None, the node or None)."""
+        for atom in lifting.children(node):
+            child = (*node, atom)
+            ends = None if lifting.children(child) else lifting.token[child]
+            yield atoms[atom], p[lifting.below(child)].sum(), ends, None if ends is not None else child
+        if node in lifting.token:
+            yield "stop", p[lifting.token[node]], lifting.token[node], None
+
+    def write(node, depth):
+        for name, mass, ends, child in below(node):
+            told = f", the token {tokens[ends]}" if ends is not None else ""
+            print(f"{'   ' * depth}{name} {'█' * round(20 * mass)} {mass:.1f}{told}")
+            if child:
+                write(child, depth + 1)
+
+    print(f"root {p[lifting.below(())].sum():.1f}")
+    write((), 1)
     axes, plt = canvas(title, 2.4)
     if not axes:
         return
@@ -78,27 +99,24 @@ def draw_trie(title, lifting, p, tokens, atoms):
         box = {"boxstyle": "round", "fc": "w", "ec": colour}
         axes.text(depth, -row, f"{name} {mass:.1f}", ha="center", va="center", bbox=box)
 
-    def leaf(depth, name, token, mass):
-        row = next(rows)
-        text(depth, row, name, mass, "C2")
-        axes.text(depth + 0.25, -row, f"the token {tokens[token]}", va="center", color="C2")
-        return row
-
-    def draw(node, depth, name):
-        """Draw the subtree of a node; returns the node's row."""
-        mass, children, token = p[lifting.below(node)].sum(), lifting.children(node), lifting.token.get(node, -1)
-        if not children:
-            return leaf(depth, name, token, mass)
-        below = [(draw((*node, atom), depth + 1, atoms[atom]), "-") for atom in children]
-        if token >= 0:
-            below.append((leaf(depth + 1, "stop", token, p[token]), "--"))
-        row = sum(one for one, _ in below) / len(below)
-        for other, line in below:
+    def draw(node, depth, name, mass):
+        """Draw what is at and below a node; returns its row."""
+        found = []
+        for below_name, below_mass, ends, child in below(node):
+            if child:
+                found.append((draw(child, depth + 1, below_name, below_mass), "-"))
+                continue
+            row = next(rows)
+            text(depth + 1, row, below_name, below_mass, "C2")
+            axes.text(depth + 1.25, -row, f"the token {tokens[ends]}", va="center", color="C2")
+            found.append((row, "--" if below_name == "stop" else "-"))
+        row = sum(one for one, _ in found) / len(found)
+        for other, line in found:
             axes.plot([depth, depth + 1], [-row, -other], line, color="C0", zorder=0)
         text(depth, row, name, mass, "C0")
         return row
 
-    draw((), 0, "root")
+    draw((), 0, "root", p[lifting.below(())].sum())
     axes.set(xlim=(-0.3, 3), ylim=(0.6 - next(rows), 0.6))
     axes.axis("off")
     show(plt)

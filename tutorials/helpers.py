@@ -40,12 +40,6 @@ def shared_boundaries(draft_lengths, target_lengths):
     return sorted({*np.cumsum(draft_lengths).tolist()} & {*np.cumsum(target_lengths).tolist()})
 
 
-def gradient_of_surprise(z, d):
-    """Question 7.3."""
-    weights = np.exp(np.array(z) - max(z))
-    return weights / weights.sum() - (np.arange(len(z)) == d)
-
-
 def best_length(P, step):
     """Question 8.3."""
     return int(np.argmax([(1 + np.cumprod(P[:k]).sum()) / (1 + k * step) for k in range(len(P) + 1)]))
@@ -73,7 +67,6 @@ ANSWERS = {  # question: (the answer, or the function to write, hint)
     "7.1": (lambda: 0.5 * np.log(0.5 / (2 / 3)) + 0.5 * np.log(0.5 / (1 / 3)),
             "cut both rows to the first two tokens, make each sum to 1, then KL(q || p), not KL(p || q)"),
     "7.2": (lambda: abs(0.4 - 0.5), "c is the child's atom, so Q(c) = 0.5; any atom that is not a child proposes *stop*"),
-    "7.3": (gradient_of_surprise, "q, minus 1 at d; exp(1000) is too large, but softmax(z) = softmax(z - max z)"),
     "8.1": (lambda: 3, "compare 0.9, 0.9 · 0.8, ... with the threshold; the token that triggers the stop counts"),
     "8.2": (lambda: 0.75 / (0.75 + 6 * 0.25), "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
     "8.3": (best_length,
@@ -85,7 +78,6 @@ ANSWERS = {  # question: (the answer, or the function to write, hint)
 }
 CALLS = {  # question: the arguments of each call of the reader's function
     "2.3": [([4, 1, 2, 2], [4, 5]), ([1, 4, 2, 3], [3, 2, 1, 4]), ([3], [1, 1, 1]), ([2, 2, 2], [3, 3])],
-    "7.3": [([0.0, 0.0], 0), ([1.0, 2.0, 0.5], 1), ([1000.0, 0.0], 0), ([-1000.0, 1000.0, 1000.0], 2)],
     "8.3": [([0.9] * 20, 0.1), ([0.3] * 20, 0.1), ([0.5, 0.9, 0.9], 1.0), ([0.95, 0.9, 0.2, 0.9, 0.9], 0.15),
             ([0.4, 1.0, 1.0, 1.0], 0.3), ([], 0.2)],
 }
