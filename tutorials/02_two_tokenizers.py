@@ -96,8 +96,7 @@ def repaired(drafter, target):
     return mapped
 
 
-assert np.array_equal(repaired(drafter, target), alignment.draft_to_target)
-print(f"all {drafter.size:,} tokens are mapped as by the package")
+assert np.array_equal(repaired(drafter, target), alignment.draft_to_target)  # as by the package
 
 # %% [markdown]
 # Now both tokenizers cut the same text into tokens. Wherever both have a boundary, one **span** ends and the next begins.

@@ -6,7 +6,7 @@
 # right, yet it is thrown away. This is a **false rejection**.
 #
 # The remedy: remember that the **n-gram** (" w", "indow"), n consecutive draft tokens, is one target token, and translate
-# it as a whole. The memory is the **n-gram cache**. (A draft that ends after " w" still proposes it alone.)
+# it as a whole. The memory is the **n-gram cache**.
 #
 # ## The equation (arXiv 2507.02659, section 3.1)
 #

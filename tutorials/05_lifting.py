@@ -195,8 +195,7 @@ assert max(gaps) < 1e-12
 models = pair("draft-tasks", "qwen-like")
 lifting = models.lifting
 words = models.target.tokenizer.token_bytes
-print(f"{len(lifting.token):,} of {len(words):,} target tokens have a split, "
-      f"{sum(len(split) > 1 for split in lifting.token):,} of these an n-gram")
+print(f"{len(lifting.token):,} of {len(words):,} target tokens have a split")
 node = (models.draft.tokenizer.token_bytes.index(b" w"),)
 print(*(words[token].decode() for token in lifting.below(node)), sep=" |")
 

@@ -103,8 +103,8 @@ def train(head, x, y, steps):
 
 # %% [markdown]
 # A round of n draft tokens writes 1 + y_1 + y_1 · y_2 + ... + y_1 · ... · y_n tokens on average, and costs 1 + 0.1 · n
-# passes of the target if a draft token costs 0.1. So all rules can be compared on the same rounds. (We neglect that each
-# would begin its own elsewhere.) Half of the prompts train the head and tune k and the thresholds; the rest are held out.
+# passes of the target if a draft token costs 0.1. So all rules can be compared on the same rounds. Half of the prompts train
+# the head and tune k and the thresholds; the rest are held out.
 
 # %%
 def stops_at(P, threshold):
@@ -157,17 +157,8 @@ for name in "draft-general", "draft-tasks":
 # 1. P = 0.9, 0.8, 0.7, 0.6, ... and the threshold is 0.6. How many tokens are drafted?
 # 2. arXiv 2405.19715 multiplies the second term of the loss by 6, so that drafting stops earlier. Suppose that
 #    3 in 4 of the tokens that the head cannot tell apart are accepted. Which P has the smallest loss?
-# 3. A draft of k tokens writes 1 + P_1 + ... + P_1 · ... · P_k on average, in the time 1 + k · step. Write a function for
-#    the k with the most tokens per time; `P` is a list.
-# 4. Build it: tutorials/exercises/step10_head.py; `omnidraft tutorial 8 --check` tests it.
+# 3. Build it: tutorials/exercises/step10_head.py; `omnidraft tutorial 8 --check` tests it.
 
 # %%
 check("8.1", ...)
 check("8.2", ...)
-
-
-def best_length(P, step):
-    return ...
-
-
-check("8.3", best_length)

