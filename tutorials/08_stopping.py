@@ -148,9 +148,9 @@ for name in "draft-general", "draft-tasks":
 
 # %% [markdown]
 # q is too high on average; the head is closer to the labels. Both rules beat the best fixed k, and the head adds a few
-# percent: a threshold makes up for a q that is too high everywhere, but not for one that is too high in some places. The
-# head's time is not counted here. Over 12 combinations of two models and a task, a head gained 2% at temperature 1, and
-# nothing at 0 or once its time was counted (docs/results.md, "Adaptive drafting").
+# percent: a threshold makes up for a q that is too high everywhere, but not for one that is too high in some places. But
+# the head's own time is not counted here, and over 12 combinations of two models and a task the head is not faster than a
+# tuned threshold (docs/results.md, "Adaptive drafting").
 #
 # ## Exercises
 #
