@@ -36,7 +36,7 @@ MISTAKES = {  # step: (text in the solution, its replacement, part of the messag
     4: [('proposal = atom if atom in P else "stop"', "proposal = atom", "not distributed as P"),  # no stop
         ("max(0, P[c] - Q[c])", "P[c]", "not distributed as P"),  # the residual is P itself
         ('Q["stop"] = 1 - sum(Q[child] for child in P if child != "stop")', 'Q["stop"] = q[atom]', "not distributed as P"),
-        ('    if "stop" in P:', '    if "none" in P:\n        Q["none"] = 1 - sum(Q.values())\n    if "stop" in P:',
+        ('    if "stop" in P:', '    if "rest" in P:\n        Q["rest"] = 1 - sum(Q.values())\n    if "stop" in P:',
          "none  ")],  # as if the uncovered tokens were drafted
     5: [("drawn(x) - sum(drawn(n) for n in nearest)", "drawn(x)", "the first proposal"),  # Eq. 1 without the correction
         ("for n in nearest", "for n in longer", "the first proposal"),  # subtracts nested n-grams twice

@@ -28,7 +28,7 @@ ids = model.tokenizer.encode(prompt)
 cache = model.new_cache()
 model.forward(ids, cache)
 best = dict.fromkeys((1, 2, 4, 8, 16), np.inf)
-for _ in range(40):  # in turn, so that a busy moment hits all sizes; the fastest pass counts
+for _ in range(40):  # in turn; the fastest pass counts
     for n in best:
         best[n] = min(best[n], seconds(n))
 costs = {f"{n} tokens": time / best[1] for n, time in best.items()}
@@ -159,7 +159,7 @@ paint(models.target.tokenizer, decode(4, 1), legend=True)
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. The k-th draft token counts only if the k - 1
-# before it were accepted, so each further token adds less. But each takes time, so the best speed needs a moderate k:
+# before it were accepted, so on average each further token adds less. But each takes time: the best speed needs a moderate k.
 
 # %%
 runs = {k: metrics.summarize(decode(k, 0)) for k in (0, 1, 2, 4, 8, 16)}  # with k = 0 the target writes alone

@@ -90,7 +90,7 @@ def repaired(drafter, target):
     mapped = np.array(direct_map(drafter.token_bytes, target.token_bytes))
     special = [not data for data in drafter.token_bytes]
     mapped[special] = -1
-    for role in ("bos", "eos"):  # begin and end of sequence; a model may have several such tokens, or none
+    for role in ("bos", "eos"):  # begin and end of sequence
         if drafter.roles[role] and target.roles[role]:
             mapped[list(drafter.roles[role])] = target.roles[role][0]
     return mapped
@@ -141,7 +141,7 @@ for name in ("draft-tasks", "llama3-like"):
     bars({kind: counts[kind] / counts.total() for kind in ("1:1", "n:1", "1:n", "n:n")}, 40, ".1%")
 
 # %% [markdown]
-# With the direct map alone, only 1:1 spans can be proposed correctly. Lesson 3 adds n:1, lesson 10 adds 1:n.
+# With the direct map alone, only 1:1 spans can be proposed correctly. Lesson 3 adds n:1, lesson 10 adds 1:n (n:n is rare).
 #
 # ## Exercises
 #

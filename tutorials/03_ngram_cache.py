@@ -39,8 +39,8 @@ def translate(draft, direct, cache):
 # %% [markdown]
 # ## By hand
 #
-# The drafter has the tokens f, la, ke, s; the target has f, la, s, fla and flake. The longest n-gram wins: f, la and ke
-# **merge** into flake. A lone "ke" has no direct token, so the translation ends there.
+# The drafter has the tokens f, la, ke, s; the target has f, la, s, fla and flake. The longest n-gram wins, since the target
+# prefers long tokens: f, la and ke **merge** into flake. A lone "ke" has no direct token, so the translation ends there.
 
 # %%
 direct = {"f": "f", "la": "la", "s": "s"}
@@ -66,7 +66,7 @@ options = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48)
 texts = []
 for cache in (NGramCache(), None):  # None: prefilled
     pair = Pair(drafter, target, cache)
-    rounds = list(speculative(pair, prompt, options, Uniforms([])))  # no draws at temperature 0
+    rounds = list(speculative(pair, prompt, options, Uniforms([])))
     texts.append([token for r in rounds for token in r.emitted])
     print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens")
     paint(target.tokenizer, rounds, legend=cache is None)
@@ -89,8 +89,7 @@ def merges(text):
             yield tuple(ours[first:last]), theirs[place]
 
 
-def passes(pair, learning):
-    """The target passes for each story."""
+def passes(pair, learning):  # for each story
     for example in examples("text", 8):
         rounds = list(speculative(pair, example["prompt"], options, Uniforms([])))
         if learning:
@@ -124,7 +123,7 @@ class Cache(dict):
         self[ngram] = (token, uses + 1)
 
     def insert(self, ngram, token):
-        if len(self) == self.capacity:
+        if ngram not in self and len(self) == self.capacity:
             if self.policy == "none":
                 return
             oldest = next(iter(self))

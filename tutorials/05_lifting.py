@@ -114,8 +114,9 @@ for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.8), (0.5, 0.5), (0.8, 1.
 # %% [markdown]
 # ## One by one
 #
-# This is the whole rule. Each time that P and Q are compared is a **comparison**. The draft alone determines where the
-# target's tokens end. So the proposed tokens are known at once, and one pass over them gives all the rows p that follow.
+# This is the whole rule. At each step P and Q are compared: this is a **comparison**. After a rejection a category is drawn
+# from max(0, P - Q), then one of its tokens by p. The draft alone determines where the *proposed* tokens end, so these are
+# known at once, and one pass over them gives all the rows p that follow.
 
 # %%
 def one_of(tokens, p, draws):

@@ -17,7 +17,8 @@
 # Look at the 8 drafts that begin with b; only 4 are wanted. One by one, each first b is kept with 1/2, whatever follows it.
 # But of ba there are too few! As a block, both ba are kept, and one bb. Then one ba is still missing. It is made from a bb:
 # of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4 lose both tokens, and an
-# a is written; p draws what follows it, 3 times a and once b. And 4 ab become aa: 2 + 3 + 4 = 9.
+# a is written; p draws what follows it, 3 times a and once b. And 4 ab become aa, since after an a only 2 of 8 should be b: 2
+# + 3 + 4 = 9.
 #
 # ## The equation (arXiv 2403.10444, with one vocabulary: P is p, and Q is q)
 #
@@ -29,9 +30,9 @@
 # with probability h. (Where r = 1, h is 1, so the walk always ends.) What stands before that place is kept, and the next
 # token is drawn from the residual max(0, r · P - Q).
 #
-# Why is this right? Suppose that a draft begins in some way with probability D, and that the text should contain D · r of
-# this beginning. (The empty one has D = r = 1.) The draft continues with x with probability Q(x), the text should do so
-# with P(x). So the text needs D · r · P(x) of this beginning followed by x.
+# Why is this right? Suppose that a draft begins in some way with probability D, and that D · r of these beginnings are to be
+# kept. (The empty one has D = r = 1. If the text needs more of one, they are made one place earlier.) The draft continues
+# with x with probability Q(x), the text should do so with P(x). So D · r · P(x) of them should go on with x.
 #
 # - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). The sum over x is D · (r - Z), because
 #   min(Q, r · P) = r · P - max(0, r · P - Q).
@@ -83,9 +84,8 @@ print("the text:", *(f" {name} {16 * found[text]:.0f}" for text, name in names.i
 assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 
 # %% [markdown]
-# Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1
-# of the 6. At the second place the residual is max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) /
-# (1/8 + 1/2) = 1/5: 1 of 5.
+# Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
+# max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
 #
 # ## The real thing
 #
@@ -148,7 +148,7 @@ assert means[1] > means[0]
 
 # %% [markdown]
 # This is the draft that gains most. Judged alone, its first atom is kept with probability 0.58. But the target finds what
-# follows more probable than the drafter does: r rises again, and nearly always all is kept.
+# follows more probable than the drafter does: r rises again to 1, and the first four tokens are always kept.
 #
 # Most drafts gain less, since these two models nearly always agree. For two published models the gain is 2.8 % in one
 # direction and 6.7 % in the other (docs/results.md, "Measured once"). It costs nothing: the passes are the same.

@@ -6,8 +6,8 @@
 # **distillation**.
 #
 # A **loss** is a number that training makes smaller, by small steps against its **gradient**, the list of its derivatives.
-# Here these are with respect to z, the scores of all next tokens that the drafter computes, also called *logits*. `process`
-# turns them into its row: q(x) = exp(z_x) / sum_y exp(z_y).
+# Here we differentiate with respect to z, the scores (*logits*) that the drafter computes for all tokens. `process` turns
+# them into its row: q(x) = exp(z_x) / sum_y exp(z_y).
 #
 # ## By hand
 #
@@ -89,9 +89,9 @@ def hybrid(z, text, splits, direct, weight=0.2):
 # q(a) = P(a) = p(a) + p(ab) = 0.8 (lesson 5). But Eq. 3 compares only a and b: it wants 0.4 / 0.6. Eq. 4 sees that ab was
 # written, not how often it should be: it wants q(a) = 1. Their sum ends in between.
 #
-# This project's **lifted loss** is the sum of KL(P || Q) over all comparisons of lesson 5 along the text. (Either direction
-# would do here, since Q can become P.) We average the gradient over the three tokens, weighted by how often the target
-# writes them. The bars show how often the first atom is accepted after training: always with `lifted`.
+# This project's **lifted loss** is the sum of KL(P || Q) over all comparisons of lesson 5 along the text. (Both directions
+# have their minimum at Q = P.) We average the gradient over the three tokens, weighted by how often the target writes them.
+# The bars show how often the first atom is accepted after training: always with `lifted`.
 
 # %%
 a, b, ab = 0, 1, 2
@@ -160,10 +160,10 @@ for task in ("math", "code"):
 assert found["lifted"] > found["hybrid"] > found["dm"]
 
 # %% [markdown]
-# With few n-grams (math) all three losses help about as much. With many (code), `dm` learns from the other tokens only,
-# `hybrid` also to write n-grams out, and `lifted` how often. Since `lifted` trains P and Q, these bars favour it. But it is
-# ahead under the paper's own rule, too: of the proposals for code, 19 % are accepted after training with `dm`, 23 % with
-# `hybrid` and 38 % with `lifted` (2,000 texts; docs/results.md, "Learning").
+# With few n-grams (math) the three losses help about equally. With many (code), `dm` learns from the other tokens only,
+# `hybrid` also to write n-grams out, and `lifted` how often. Since `lifted` trains Q towards P, these bars favour it. But it
+# is ahead under the paper's own rule, too: of the proposals for code, 19 % are accepted after training with `dm`, 23 % with
+# `hybrid` and 38 % with `lifted` (2,000 texts, at temperature 0.01; docs/results.md, "Learning").
 #
 # ## Exercises
 #

@@ -67,7 +67,7 @@ assert np.allclose([*found.values()], [0.5, 0.6])
 # its row) and the **embedding** of the token (those that represent it in the first layer), at first with weight 0.
 #
 # We draft 12 tokens a round, only such as both models have (`tli`, lesson 1), so that p(d) exists. The target's pass has
-# rows for all 12 places, so there are labels even behind a rejection. But P_i is for the case that all before d_i are
+# rows for all 12 places, so there are labels even behind a rejection. But P_i assumes that all before d_i were
 # accepted, so the head learns only from tokens that were *reached*.
 
 # %%
@@ -133,22 +133,22 @@ for name in "draft-general", "draft-tasks":
     k = 1 + np.argmax([tokens_per_cost(y, n) for n in range(1, 13)])
     rules = {f"always {n}": tokens_per_cost(y_test, n) for n in (12, k)}
     means = {"label": y_test[reached_test].mean()}
-    for rule, steps in ("q(d)", 0), ("head", 100):  # an untrained head predicts q(d)
+    for rule, steps in ("q", 0), ("head", 100):  # an untrained head predicts q(d)
         train(head, x[reached], y[reached], steps)
         threshold = best_threshold(head(x), y)
         P = head(x_test)
-        rules[f"{rule} < {threshold:.2f}"] = tokens_per_cost(y_test, stops_at(P, threshold))
+        rules[f"product of {rule} < {threshold:.2f}"] = tokens_per_cost(y_test, stops_at(P, threshold))
         means[rule] = P[reached_test].mean()
     print(f"{name}: means, then tokens per cost")
     bars(means)
     bars(rules, 10)
     always, fixed, by_q, by_head = rules.values()
     assert always < fixed < by_q < by_head
-    assert abs(means["head"] - means["label"]) < means["q(d)"] - means["label"]
+    assert abs(means["head"] - means["label"]) < means["q"] - means["label"]
 
 # %% [markdown]
 # q is too high on average; the head is closer to the labels. Both rules beat the best fixed k, and the head adds a few
-# percent: a threshold makes up for a q that is too high everywhere, but not for one that is too high in some places. But
+# percent: a threshold makes up for a q that is too high everywhere, but not for one that is too high in some places. However,
 # the head's own time is not counted here, and over 12 combinations of two models and a task the head is not faster than a
 # tuned threshold (docs/results.md, "Adaptive drafting").
 #

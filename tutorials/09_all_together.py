@@ -9,10 +9,9 @@
 #
 #     1  the drafter for target t    W + B_t · A_t, where A_t and B_t are trained
 #     2  after each prompt for t     put the text that was written, with its rows p, into the buffer of t
-#     3  after each I-th one         take steps of A_t and B_t against the gradient of the loss on the buffer;  empty it
+#     3  after every I-th one        take steps of A_t and B_t against the gradient of the loss on the buffer, then empty it
 #
-# The **buffer** holds only the texts since the last steps. As these are few, each step leads a little astray; so the package
-# drafts with a **running mean** of A_t and B_t over the steps (Polyak and Juditsky 1992).
+# The **buffer** holds only the texts since the last steps.
 #
 # ## By hand
 #
@@ -53,8 +52,8 @@ assert np.allclose(found[:2], [0.7, 0.85], atol=0.005) and found[16] > 2 * ways[
 # %% [markdown]
 # ## The real thing
 #
-# Here are lines 2 and 3 of the equations; the trainer keeps the running mean. (The rounds have computed the rows p already.
-# To keep the code short, `decode` computes them again.)
+# Here are lines 2 and 3 of the equations. (The rounds have computed the rows p already. To keep the code short, `decode`
+# computes them again.)
 
 # %%
 def decode(models, prompt, options, draws):
@@ -74,7 +73,7 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
         if n % every == 0:
             for _ in range(steps):
                 trainer.step(models, buffer)
-            models.draft = trainer.model()  # from the next prompt on
+            models.draft = trainer.model()
             buffer.clear()
         yield text
 
@@ -100,7 +99,7 @@ found = {f"{name:11} before": efficiency(models) for name, models in both.items(
 streams = []
 for models in both.values():
     rng = np.random.default_rng(0)
-    trainer = Trainer(base, Recipe(), rng)  # the adapters for this target
+    trainer = Trainer(base, Recipe("lifted"), rng)  # the adapters for this target
     streams.append(serve(models, trainer, prompts[6:], options, Uniforms(rng)))
 list(zip(*streams, strict=True))  # the first prompt for both targets, then the second
 for name, models in both.items():

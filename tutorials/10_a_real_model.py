@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 10 · A real model
 #
-# Published models are larger, answer chats, and have vocabularies of 49,152 tokens (SmolLM2) to 262,144 (Gemma 3). The
+# Published models are larger, can chat, and have vocabularies of 49,152 tokens (SmolLM2) to 262,144 (Gemma 3). The
 # drafter can stay small: draft-smol has 7.3 million parameters and 8,192 tokens. Here it drafts, live, for a target that
 # you choose:
 #
@@ -41,7 +41,7 @@ def speedup(tau, k, c, many, o):  # `many`: a pass of k + 1 tokens
 # ## By hand
 #
 # Let a drafter have tau = 1.24 before it has learned, and 1.6 afterwards. It drafts k = 3 tokens a round, at c = 0.01 each;
-# pass(4) = 1.02 and o = 0.02. Then 1.24 / 1.07 = 1.16 and 1.6 / 1.07 = 1.50. With c = 0.1, a tenth of its target, it needs
+# pass(4) = 1.02 and o = 0.02. Then 1.24 / 1.07 = 1.16 and 1.6 / 1.07 = 1.50. With c = 0.1, a tenth of a target pass, it needs
 # tau = 1.34 only to break even.
 
 # %%
@@ -52,8 +52,8 @@ assert round(speedup(1.34, k=3, c=0.1, many=1.02, o=0.02), 3) == 1  # breaks eve
 # %% [markdown]
 # ## The real thing
 #
-# Both models get the same question, each in its own chat format; `ids_of` gives the two lists of ids. At temperature 0 the
-# answer is the target's own, token by token, whatever the drafter.
+# Both models get the same question, each in its own chat format; `ids_of` gives the two lists of ids, the target's first. At
+# temperature 0 the answer is the target's own, token by token, whatever the drafter.
 
 # %%
 published = "smollm2" if place("smollm2").exists() else "qwen-like"
@@ -97,7 +97,8 @@ bars(kinds, 0.5, "d", "spans of drafts and proposals")
 #    comes from the drafter's next row. If not, it was ba, and the next atom is a for certain: Q(a) = 1.
 #
 # The package's `reveal` lists the atoms of a draft, and for each the row from which its token was drawn, with the earlier
-# atoms of this token. From these two, `distribution` gives Q, and lessons 5 and 6 apply as they are.
+# atoms of this token. From these two, `distribution` gives Q. May we look at what was revealed? Yes: lesson 1 needs only that
+# each atom is drawn from its Q, given all that was revealed before it. So lessons 5 and 6 apply.
 
 # %%
 a, b, ba = 0, 1, 2
@@ -114,7 +115,7 @@ assert np.allclose(found, [[0.5, 0.3 + 0.2, 0], [1, 0, 0]])
 
 # %%
 both, without = pair("llama3-like", "qwen-like"), pair("llama3-like", "qwen-like")
-without.spellings = {}  # the target's spelling of draft tokens: the expansions
+without.spellings = {}  # without expansions the proposals end at such a draft token
 warm = Options(stop=FixedLength(6), temperature=1, max_new_tokens=32)
 found = {}
 for name, one in ("without", without), ("with", both):
@@ -151,8 +152,8 @@ parts(metrics.summarize(rounds), metrics.summarize(alone))
 # ## Exercises
 #
 # 1. A drafter reaches tau = 2.2 with k = 4, c = 0.03, pass(5) = 1.05 and o = 0.03. What is the speedup?
-# 2. With weights of four bits on a CPU, arithmetic takes the time: a pass of one token 16 ms, a pass of four 52 ms. Three
-#    tokens are drafted per round; suppose that drafting takes no time. Which tau must be exceeded to gain anything?
+# 2. A pass of one token takes 16 ms, a pass of four 52 ms (weights of four bits, on a CPU). Three tokens are drafted per
+#    round; suppose that drafting takes no time. Which tau must be exceeded?
 
 # %%
 check("10.1", ...)

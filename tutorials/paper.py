@@ -116,7 +116,7 @@ def hybrid(draft, target, rounds, lam=0.2):
         before = own[0]
         for token, row in zip(written, p):
             ids = draft.spell(target.words[token])
-            if len(ids) == 1:  # L_DM: KL(q' || p), both restricted to the tokens of the direct map
+            if len(ids) == 1:  # L_DM: KL(q || p), both restricted to the tokens of the direct map
                 q, to = softmax(draft.logits[before, shared]), row[direct[shared]]
                 log_ratio = np.log(q / to * to.sum())
                 loss += q @ log_ratio
@@ -156,7 +156,7 @@ def bias(draft, target, cache, text="ha"):
     for drafted in product(range(len(draft.words)), repeat=2):
         rows = softmax(draft.logits[[own, drafted[0]]])
         drawn = rows[0, drafted[0]] * rows[1, drafted[1]]
-        for token, _, q in translate(drafted, rows, direct, cache, size)[:1]:  # the first, if any
+        for token, _, q in translate(drafted, rows, direct, cache, size)[:1]:  # if any
             keep, residual = min(1, p[token] / q[token]), np.maximum(0, p - q)
             written[token] += drawn * keep
             written += drawn * (1 - keep) * residual / max(residual.sum(), 1e-30)
@@ -194,4 +194,4 @@ if __name__ == "__main__":
     measure("+ acceptance head", draft, target, cache, head=head)
     mixed = [one for one in rounds if {len(ngram) for _, ngram, _ in one.proposals} == {1, 2}]
     print("one round:", paint(target.words, max(mixed, key=lambda one: len(one.written))))
-    print(f"the rule's bias: {bias(draft, target, cache):.3f}; mini.py has the exact method")
+    print(f"bias (total variation after ha): {bias(draft, target, cache):.3f}; mini.py is exact")

@@ -122,14 +122,14 @@ WORLDS = (  # splits, p; tokens and atoms have different names
 
 
 def choices(splits, p):
-    """{node: {atom, "stop" or "none": probability}}, token by token."""
+    """{node: {atom, "stop" or "rest": probability}}, token by token."""
     nodes = {split[:depth] for split in splits.values() for depth in range(len(split))}
     found = {}
     for node in nodes:
         here = {t: p[t] for t in p if splits.get(t, ())[:len(node)] == node}
         found[node] = {}
         for t, share in here.items():
-            category = splits[t][len(node)] if len(splits.get(t, ())) > len(node) else "stop" if node else "none"
+            category = splits[t][len(node)] if len(splits.get(t, ())) > len(node) else "stop" if node else "rest"
             found[node][category] = found[node].get(category, 0) + share / sum(here.values())
     return found
 
@@ -150,7 +150,7 @@ def choice(function):
     """Every node of the same vocabularies, with two drafters: the category that is written, and how often it is the draft's."""
     for (splits, p), q in itertools.product(WORLDS, ({"a": 0.6, "b": 0.3, "c": 0.1}, {"a": 0.1, "b": 0.2, "c": 0.7})):
         for node, P in sorted(choices({t: tuple(s) for t, s in splits.items()}, p).items()):
-            P = P | ({} if not node or "stop" in P else {"stop": 0.0}) | ({} if node or "none" in P else {"none": 0.0})
+            P = P | ({} if not node or "stop" in P else {"stop": 0.0}) | ({} if node or "rest" in P else {"rest": 0.0})
             found = distribution_of(lambda draws, P=P, q=q: function(
                 dict(P), dict(q), "abc"[draws.choose([*q.values()])], draws))
             case = f"P = {show(P)}, q = {show(q)}"

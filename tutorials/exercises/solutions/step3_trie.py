@@ -20,5 +20,5 @@ def trie(splits, p):
             parent = node[:-1]
             nodes[parent][node[-1]] = mass[node] / mass[parent] if mass[parent] else 0.0
     for node, choice in nodes.items():
-        choice["stop" if node else "none"] = 1 - sum(choice.values())
+        choice["stop" if node else "rest"] = 1 - sum(choice.values())
     return dict(nodes)

@@ -1,6 +1,6 @@
 """Step 4, solved.
 
-Both distributions are now over the same categories, so the rule of step 1 applies unchanged. "none" is never proposed. It is
+Both distributions are now over the same categories, so the rule of step 1 applies unchanged. "rest" is never proposed. It is
 written only after a rejection, and the residual gives it exactly its P, since its Q is 0.
 (mini.py and the package judge all comparisons of a draft together, which is just as exact and keeps more: see `verify` there.)
 """
