@@ -37,7 +37,7 @@ MISTAKES = {  # step: (text in the solution, its replacement, part of the messag
         ("max(0, P[c] - Q[c])", "P[c]", "not distributed as P"),  # the residual is P itself
         ('Q["stop"] = 1 - sum(Q[child] for child in P if child != "stop")', 'Q["stop"] = q[atom]', "not distributed as P"),
         ('    if "stop" in P:', '    if "rest" in P:\n        Q["rest"] = 1 - sum(Q.values())\n    if "stop" in P:',
-         "none  ")],  # as if the uncovered tokens were drafted
+         "rest  ")],  # as if the uncovered tokens were drafted
     5: [("drawn(x) - sum(drawn(n) for n in nearest)", "drawn(x)", "the first proposal"),  # Eq. 1 without the correction
         ("for n in nearest", "for n in longer", "the first proposal"),  # subtracts nested n-grams twice
         ("+ list(ngrams)", "", "ab "),  # the n-grams themselves are forgotten
