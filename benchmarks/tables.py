@@ -364,7 +364,7 @@ def against(figures: dict) -> str:
     m, s = figures["machine"], figures["settings"]
     spans = {name: span(figures, name) for name in ("omnidraft", "transformers assisted", "omnidraft plain")}
     return (f"Same loaded models, prompts and process; torch {m['torch']}, transformers {m['transformers']}, "
-            f"{m['torch_threads']} threads, {s['prompts']} prompts × {s['tokens']} tokens, medians of {s['repeats']} "
+            f"PyTorch threads: {m['torch_threads']}, {s['prompts']} prompts × {s['tokens']} tokens, medians of {s['repeats']} "
             "(`benchmarks/against_transformers.py`). Speedup over transformers' plain generation, and in brackets target "
             "tokens per target pass.\n\n"
             f"**With the same modules (both models in PyTorch) at T = 0: omnidraft {spans['omnidraft']}, transformers' "
