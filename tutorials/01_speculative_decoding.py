@@ -162,7 +162,11 @@ paint(models.target.tokenizer, decode(4, 1), legend=True)
 # before it were accepted, so on average each further token adds less. But each takes time: the best speed needs a moderate k.
 
 # %%
-runs = {k: metrics.summarize(decode(k, 0)) for k in (0, 1, 2, 4, 8, 16)}  # with k = 0 the target writes alone
+tries = {k: [] for k in (0, 1, 2, 4, 8, 16)}  # with k = 0 the target writes alone
+for _ in range(3):
+    for k in tries:
+        tries[k].append(metrics.summarize(decode(k, 0)))
+runs = {k: max(three, key=lambda run: run.tokens_per_second) for k, three in tries.items()}  # the fastest of three
 print("tokens per target pass")
 bars({f"k = {k}": run.block_efficiency for k, run in runs.items()}, 5, ".2f", "block efficiency")
 print("speed, relative to the target alone")

@@ -68,7 +68,7 @@ for cache in (NGramCache(), None):  # None: prefilled
     pair = Pair(drafter, target, cache)
     rounds = list(speculative(pair, prompt, options, Uniforms([])))
     texts.append([token for r in rounds for token in r.emitted])
-    print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens")
+    print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens with the end of the text")
     paint(target.tokenizer, rounds, legend=cache is None)
     direct = {d: t for d, t in enumerate(pair.alignment.draft_to_target) if t >= 0}
     entries = {ngram: token for ngram, token, _ in pair.cache.items()}
@@ -123,7 +123,9 @@ class Cache(dict):
         self[ngram] = (token, uses + 1)
 
     def insert(self, ngram, token):
-        if ngram not in self and len(self) == self.capacity:
+        if ngram in self:
+            return
+        if len(self) == self.capacity:
             if self.policy == "none":
                 return
             oldest = next(iter(self))

@@ -16,8 +16,8 @@
 #                                               q'(any other token) = 0 (for example ab, if t is abc)
 #     Without a merge, Eq. 2 is q'(direct token of x) = q_1(x) alone.
 #
-# Algorithm 1 is the rule of lesson 1 with q' in place of q: accept t with probability min(1, p(t) / q'(t)), else draw from
-# max(0, p - q'), normalised. The package calls this rule `omnidraft`.
+# (For the next proposal, count from its first draft token.) Algorithm 1 is the rule of lesson 1 with q' in place of q: accept
+# t with probability min(1, p(t) / q'(t)), else draw from max(0, p - q'), normalised. The package calls this rule `omnidraft`.
 
 # %%
 from functools import partial

@@ -55,7 +55,8 @@ draw_trie("the trie", splits, p, tokens=["a", "b", "ab"], atoms="ab")
 # ## The equation (this project's own)
 #
 # Each option at a node is a **category**: each child c, and *stop* or, at the root, the *rest*, which are the target tokens
-# without a split (called **uncovered**). P and Q are two distributions over the categories.
+# without a split (called **uncovered**). P and Q are the probabilities of the categories. (At the root, a draft token that
+# begins no split is in no category. It has P = 0 and is always rejected.)
 #
 #     at the root     P(c) = mass(c)              Q(c) = q(c)
 #                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0
@@ -94,7 +95,7 @@ def choice(node, p, q):
     groups = categories(node)
     P = {name: p[tokens].sum() / p[inside(node)].sum() for name, tokens in groups.items()}
     Q = {name: q[name] for name in groups if name not in ("stop", "rest")}
-    return P, Q | {"stop": 1 - sum(Q.values()), "rest": 0}
+    return P, Q | {"stop": 1 - sum(Q.values()), "rest": 0}  # only names in P are used
 
 
 def after_stop(node, q):

@@ -17,8 +17,8 @@
 # Look at the 8 drafts that begin with b; only 4 are wanted. One by one, each first b is kept with 1/2, whatever follows it.
 # But of ba there are too few! As a block, both ba are kept, and one bb. Then one ba is still missing. It is made from a bb:
 # of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4 lose both tokens, and an
-# a is written; p draws what follows it, 3 times a and once b. And 4 ab become aa, since after an a only 2 of 8 should be b: 2
-# + 3 + 4 = 9.
+# a is written; p draws what follows it, 3 times a and once b. And 4 ab become aa, since after an a only 2 of 8 should be b:
+# 2 + 3 + 4 = 9.
 #
 # ## The equation (arXiv 2403.10444, with one vocabulary: P is p, and Q is q)
 #
@@ -30,27 +30,29 @@
 # with probability h. (Where r = 1, h is 1, so the walk always ends.) What stands before that place is kept, and the next
 # token is drawn from the residual max(0, r · P - Q).
 #
+# Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
+# max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
+#
 # Why is this right? Suppose that a draft begins in some way with probability D, and that D · r of these beginnings are to be
-# kept. (The empty one has D = r = 1. If the text needs more of one, they are made one place earlier.) The draft continues
-# with x with probability Q(x), the text should do so with P(x). So D · r · P(x) of them should go on with x.
+# kept. (The empty one has D = r = 1.) The draft continues with x with probability Q(x), the text should do so with P(x). So
+# D · r · P(x) of them should go on with x.
 #
 # - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). The sum over x is D · (r - Z), because
 #   min(Q, r · P) = r · P - max(0, r · P - Q).
-# - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. The sum over x is D · Z.
+# - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. The sum over x is D · Z. These are written
+#   here, so no beginning needs more than its D drafts.
 # - *Coming back* to this place, because nothing was kept from x on: D - D · (r - Z) = D · (Z + 1 - r).
 #
-# Of these that come back, D · Z are needed here, so each stops here with probability h = Z / (Z + 1 - r). The others are
-# too many, and go back one place further. And the beginning with x added has D · Q(x) and is to be kept with r': the same
+# Of these that come back, D · Z are needed here, so each stops here with probability h = Z / (Z + 1 - r). The others are too
+# many, and go back one place further. And the beginning with x added has D · Q(x) and is to be kept with r': the same
 # argument holds again, one token later.
 
 # %%
-from helpers import bars, check, distribution_of, examples, total_variation
+from helpers import bars, check, comparisons_of, distribution_of, examples, total_variation
 
 import numpy as np
-from omnidraft import Options, Uniforms, pair, speculative
-from omnidraft.sampling import process
+from omnidraft import Options, pair
 from omnidraft.stopping import FixedLength
-from omnidraft.verification import comparisons, p_and_q, ratio
 
 
 def block(draft, q_rows, p_rows, draws):
@@ -84,9 +86,6 @@ print("the text:", *(f" {name} {16 * found[text]:.0f}" for text, name in names.i
 assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 
 # %% [markdown]
-# Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
-# max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
-#
 # ## The real thing
 #
 # For two tokenizers, `lifted` (omnidraft/verification.py) does the same with the comparisons of lesson 5: a place is a
@@ -97,54 +96,36 @@ assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 
 # %%
 def kept_one_by_one(steps):  # (N,)
-    return np.cumprod([ratio(step.target_prob, step.draft_prob) for step in steps])  # of min(1, P / Q)
+    return np.cumprod([min(1, step.P / step.Q) for step in steps])
 
 
-def kept_as_a_block(steps, residuals):  # (N,)
-    kept = [steps[-1].after]  # all N: r'
-    for step, residual in zip(steps[:0:-1], residuals[:0:-1], strict=True):
-        Z = residual.sum()
-        h = Z / (Z + 1 - step.before) if step.before < 1 else 1  # `before` is r
+def kept_as_a_block(steps):  # (N,)
+    kept = [steps[-1].r_after]  # all N: r'
+    for step in reversed(steps[1:]):
+        Z = step.residual.sum()
+        h = Z / (Z + 1 - step.r) if step.r < 1 else 1
         kept.append(kept[-1] + (1 - kept[-1]) * h)  # or come back, and stop here
     return np.array(kept[::-1])
 
 
-class Compare:
-    """The expected number of tokens from each draft, one by one and as a block, and its comparisons."""
-
-    def __init__(self):
-        self.drafts = []
-
-    def observe(self, draft, proposals, logits, emitted, kept, done):  # after each round
-        parts = proposals.origins, proposals.lifting, process(logits)
-        steps = list(comparisons(proposals.atoms, *parts))
-        residuals = []
-        for step in steps:
-            P, Q = p_and_q(step, *parts)
-            residuals.append(np.maximum(0, step.before * P - Q))
-        if steps:
-            ends = [step.ends >= 0 for step in steps]  # does a token end?
-            found = [1 + kept @ ends for kept in (kept_one_by_one(steps), kept_as_a_block(steps, residuals))]
-            self.drafts.append((*found, steps, proposals.atoms))
+def expected_tokens(steps):
+    """Of a draft, one by one and as a block; the last token of a round is the target's own."""
+    ends = [step.ends for step in steps]  # (N,): does a token end?
+    return 1 + kept_one_by_one(steps) @ ends, 1 + kept_as_a_block(steps) @ ends
 
 
 models = pair("draft-tasks", "llama3-like")
 options = Options(stop=FixedLength(6), temperature=1, max_new_tokens=32)
-draws = Uniforms(np.random.default_rng(0))
-compare = Compare()
-for example in examples("text", 8):
-    list(speculative(models, example["prompt"], options, draws, compare))
-
-one_by_one, as_a_block, steps, atoms = max(compare.drafts, key=lambda draft: draft[1] - draft[0])
-for step in steps:
-    atom = models.draft.tokenizer.token_bytes[atoms[step.place]].decode()
-    proposal = "stop" if step.stop else "child"
-    print(f"{atom!r:10} {proposal:5}  P {step.target_prob:.2f}  Q {step.draft_prob:.2f}  r' {step.after:.2f}")
-bars({"one by one": one_by_one, "as a block": as_a_block}, 8)
-means = np.mean([draft[:2] for draft in compare.drafts], axis=0)
-print(f"the mean of all {len(compare.drafts)} drafts:")
-bars({"one by one": means[0], "as a block": means[1]}, 8, ".2f", "expected tokens of a draft")
-assert means[1] > means[0]
+prompts = [example["prompt"] for example in examples("text", 8)]
+drafts = comparisons_of(models, prompts, options)  # for each draft a list of comparisons, as `lifted` computes them
+tokens = np.array([expected_tokens(steps) for steps in drafts])  # (drafts, 2)
+most = np.argmax(tokens[:, 1] - tokens[:, 0])
+for step in drafts[most]:
+    print(f"{step.atom:10} {step.proposes:5}  P {step.P:.3f}  Q {step.Q:.3f}  r' {step.r_after:.3f}")
+for name, found in {"this draft": tokens[most], f"the mean of {len(tokens)} drafts": tokens.mean(axis=0)}.items():
+    print(name)
+    bars({"one by one": found[0], "as a block": found[1]}, 8, ".2f")
+assert found[1] > found[0]
 
 # %% [markdown]
 # This is the draft that gains most. Judged alone, its first atom is kept with probability 0.58. But the target finds what

@@ -17,12 +17,13 @@
 #     -log q(x) = log(sum_y exp(z_y)) - z_x     has the derivative   q(y) - (1 if y = x, else 0)   in z_y;
 #     the mean over x, weighted by p(x), has    q(y) - p(y)          so the gradient is q - p.
 #
-# Let z = (0, 0), so q = (1/2, 1/2), and p = (3/4, 1/4). The gradient is (-1/4, 1/4): a step against it raises the first
-# number.
+# Let z = (0, 0), so q = (1/2, 1/2), and p = (3/4, 1/4). The gradient is (-1/4, 1/4): a step against it makes the first token
+# more probable.
 #
-# The paper takes the other direction, KL(q || p) = sum_x q(x) · l(x) with l(x) = log(q(x) / p(x)). Since sum q = 1, the
-# terms with the derivative of l(x) add up to 0. Those with the derivative of q(x) give the gradient q(y) · (l(y) - KL(q ||
-# p)). Both directions are 0 if q = p, but this one punishes q where p has little, and there drafts are rejected.
+# The paper takes the other direction, KL(q || p) = sum_x q(x) · l(x) with l(x) = log(q(x) / p(x)). In z_y, q(x) has the
+# derivative q(x) · ((1 if x = y, else 0) - q(y)). Times l(x) and summed over x, this is q(y) · (l(y) - KL(q || p)). That is
+# the whole gradient, since the terms with the derivative of l(x) add up to 0. Both directions are 0 if q = p, but this one
+# punishes q where p has little.
 
 # %%
 from helpers import bar, bars, check, examples
@@ -52,7 +53,7 @@ z = np.zeros(2)
 for step in range(5):
     loss, gradient = forward_kl(z, p)
     accepted = np.minimum(p, process(z)).sum()  # lesson 1's beta
-    print(f"after {step} steps  loss {loss:.3f}, gradient {gradient.round(3)}, accepted {bar(accepted, 30, '.3f')}")
+    print(f"step {step}  loss {loss:.3f}, gradient {gradient.round(3)}, accepted {bar(accepted, 30, '.3f')}")
     z -= gradient
 
 # %% [markdown]
@@ -63,8 +64,8 @@ for step in range(5):
 #     Eq. 3   t has a direct token:     KL(q || p), both rows cut to the direct map and normalised again
 #     Eq. 4   t is an n-gram d_1..d_n:  lambda · (-log q_1(d_1) - ... - log q_n(d_n))
 #
-# The `hybrid` loss is the sum of these terms; with lambda = 0 it is called `dm`. Why two kinds? For an n-gram the drafter
-# has n rows, the target only one: they cannot be compared. So the paper makes the n draft tokens more probable.
+# The `hybrid` loss is the sum of these terms; with lambda = 0 it is called `dm`. Why two kinds? For an n-gram the drafter has
+# n rows, the target only one: they cannot be compared. So the paper makes the n draft tokens more probable.
 
 # %%
 def hybrid(z, text, splits, direct, weight=0.2):
@@ -126,9 +127,9 @@ assert max(ends, key=ends.get) == "lifted q(a) = 0.80"
 # ## The real thing
 #
 # The target writes ten texts per task. Four are **held out**: they only measure what was learned. On the other six we take
-# five steps with each loss. The drafter's matrices W stay as they are. We train **LoRA adapters** (see arXiv 2106.09685),
-# two thin matrices for each W: the drafter computes with W + B · A, where A has only 32 rows (its **rank**). The bars show
-# how often a proposal is accepted: the mean of sum min(P, Q) over all comparisons of the held-out texts.
+# five steps with each loss. The drafter's matrices W stay as they are. We train **LoRA adapters** (see arXiv 2106.09685), two
+# thin matrices for each W: the drafter computes with W + B · A, where A has only 32 rows (its **rank**). The bars show how
+# often a proposal is accepted: the mean of sum min(P, Q) over all comparisons of the held-out texts.
 
 # %%
 base = load("draft-general")
@@ -160,10 +161,10 @@ for task in ("math", "code"):
 assert found["lifted"] > found["hybrid"] > found["dm"]
 
 # %% [markdown]
-# With few n-grams (math) the three losses help about equally. With many (code), `dm` learns from the other tokens only,
-# `hybrid` also to write n-grams out, and `lifted` how often. Since `lifted` trains Q towards P, these bars favour it. But it
-# is ahead under the paper's own rule, too: of the proposals for code, 19 % are accepted after training with `dm`, 23 % with
-# `hybrid` and 38 % with `lifted` (2,000 texts, at temperature 0.01; docs/results.md, "Learning").
+# With few n-grams (math) `lifted` helps a little less than the others, with many (code) it helps most: `dm` learns from the
+# other tokens only, `hybrid` also to write n-grams out, and `lifted` how often. Since `lifted` trains Q towards P, these bars
+# favour it. But it is ahead under the paper's own rule, too: of the proposals for code, 19 % are accepted after training with
+# `dm`, 23 % with `hybrid` and 38 % with `lifted` (2,000 texts, at temperature 0.01; docs/results.md, "Learning").
 #
 # ## Exercises
 #

@@ -48,14 +48,15 @@ assert np.allclose(u - head_step(u, x, y, rate=1), [0.165, 0.225], atol=0.001)
 # %% [markdown]
 # ## The token that triggers the stop
 #
-# Why propose a token in which we do not believe? Let p = (a 0.5, b 0.5) and q = (a 0.8, b 0.2), and drop b when it is
+# Why propose a token we do not believe in? Let p = (a 0.5, b 0.5) and q = (a 0.8, b 0.2), and drop b when it is
 # drawn, so that the target writes alone. Then a is drawn and accepted with 0.8 · (0.5 / 0.8), or b is drawn and the target
 # writes a with 0.2 · 0.5. The sum is 0.6 instead of 0.5: the text is biased. Whether the drafter continues *after* a token
 # may depend on that token; whether the token itself is proposed may not.
 
 # %%
 accepted = 0.8 * (0.5 / 0.8)
-found = {"b is proposed": accepted, "b is dropped": accepted + 0.2 * 0.5}
+found = {"b is proposed": accepted,  # a b is always accepted, as p(b) > q(b)
+         "b is dropped": accepted + 0.2 * 0.5}
 print("how often a is written")
 bars(found)
 assert np.allclose([*found.values()], [0.5, 0.6])
@@ -66,7 +67,7 @@ assert np.allclose([*found.values()], [0.5, 0.6])
 # The package's head is `AcceptanceHead`. Its x also has the **hidden state** (the numbers from which the drafter computes
 # its row) and the **embedding** of the token (those that represent it in the first layer), at first with weight 0.
 #
-# We draft 12 tokens a round, only such as both models have (`tli`, lesson 1), so that p(d) exists. The target's pass has
+# We draft 12 tokens a round, only tokens that both models have (`tli`, lesson 1), so that p(d) exists. The target's pass has
 # rows for all 12 places, so there are labels even behind a rejection. But P_i assumes that all before d_i were
 # accepted, so the head learns only from tokens that were *reached*.
 
@@ -139,7 +140,7 @@ for name in "draft-general", "draft-tasks":
         P = head(x_test)
         rules[f"product of {rule} < {threshold:.2f}"] = tokens_per_cost(y_test, stops_at(P, threshold))
         means[rule] = P[reached_test].mean()
-    print(f"{name}: means, then tokens per cost")
+    print(f"{name}: means, then tokens per unit of cost")
     bars(means)
     bars(rules, 10)
     always, fixed, by_q, by_head = rules.values()
@@ -149,8 +150,8 @@ for name in "draft-general", "draft-tasks":
 # %% [markdown]
 # q is too high on average; the head is closer to the labels. Both rules beat the best fixed k, and the head adds a few
 # percent: a threshold makes up for a q that is too high everywhere, but not for one that is too high in some places. However,
-# the head's own time is not counted here, and over 12 combinations of two models and a task the head is not faster than a
-# tuned threshold (docs/results.md, "Adaptive drafting").
+# the head's own time is not counted here, and over 12 combinations of two models and a task the head is not faster than q
+# with a tuned threshold (docs/results.md, "Adaptive drafting").
 #
 # ## Exercises
 #

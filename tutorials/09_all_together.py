@@ -47,7 +47,8 @@ print("beta:         x       y       x")
 for name, found in ways.items():
     print(f"{name}  {curve(found, 0, 1)}; back at x {bar(found[16], 20, '.2f')}")
 figure("acceptance along the stream x, y, x", ways)
-assert np.allclose(found[:2], [0.7, 0.85], atol=0.005) and found[16] > 2 * ways["one for both"][16]
+each = ways["one for each"]
+assert np.allclose(each[:2], [0.7, 0.85], atol=0.005) and each[16] > 2 * ways["one for both"][16]
 
 # %% [markdown]
 # ## The real thing
@@ -108,9 +109,9 @@ for name, models in both.items():
 bars(dict(sorted(found.items(), reverse=True)), 10, ".2f", "tokens per pass")
 
 # %% [markdown]
-# After six prompts each pass writes more tokens for both targets, although both share the drafter's weights W.
-# docs/results.md, "Learning", has thousands of prompts. `omnidraft adapt` is this loop for your texts, but new weights are
-# used only once they do better on held-out texts.
+# After six prompts each pass writes more tokens for both targets, although both share the drafter's weights W. The streams do
+# not disturb each other, as in the second line above. docs/results.md, "Learning", has thousands of prompts. `omnidraft
+# adapt` is this loop for your texts, but new weights are used only once they do better on held-out texts.
 #
 # ## Exercises
 #

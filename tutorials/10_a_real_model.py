@@ -96,9 +96,9 @@ bars(kinds, 0.5, "d", "spans of drafts and proposals")
 # 2. Before the next atom is judged, it is revealed whether the draft token ends here. If it does, it was b, and the next atom
 #    comes from the drafter's next row. If not, it was ba, and the next atom is a for certain: Q(a) = 1.
 #
-# The package's `reveal` lists the atoms of a draft, and for each the row from which its token was drawn, with the earlier
-# atoms of this token. From these two, `distribution` gives Q. May we look at what was revealed? Yes: lesson 1 needs only that
-# each atom is drawn from its Q, given all that was revealed before it. So lessons 5 and 6 apply.
+# For each atom of a draft, the package's `reveal` gives the row from which its token was drawn, and the token's earlier
+# atoms. From both, `distribution` computes Q. May we look at what was revealed? Yes: lesson 1 needs only that each atom is
+# drawn from its Q, given all that was revealed before it. So lessons 5 and 6 apply.
 
 # %%
 a, b, ba = 0, 1, 2
@@ -111,7 +111,7 @@ assert np.allclose(found, [[0.5, 0.3 + 0.2, 0], [1, 0, 0]])
 
 # %% [markdown]
 # What is this worth? llama3-like writes 24 as one token, qwen-like as two (lesson 2). Here it drafts for qwen-like at
-# temperature 1:
+# temperature 1. (One draft token may be several proposals, so a round may write more than k + 1 = 7 tokens.)
 
 # %%
 both, without = pair("llama3-like", "qwen-like"), pair("llama3-like", "qwen-like")
@@ -145,7 +145,7 @@ parts(metrics.summarize(rounds), metrics.summarize(alone))
 
 # %% [markdown]
 # A round costs well over one pass, so the speedup is well below tau. SmolLM2 is 18 times as large as draft-smol, but c is
-# above 1/18: the drafter also reads what the target wrote, and not all work shrinks with the model.
+# well above 1/18: the drafter also reads what the target wrote, and not all work shrinks with the model.
 #
 # This text is easy to draft: docs/results.md, "Real language models", has the speedup on held-out prompts.
 #

@@ -10,12 +10,17 @@ import inspect
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # so that the lessons also run in a fresh clone
 
+from omnidraft import Uniforms, speculative  # noqa: E402
 from omnidraft.cli import render  # noqa: E402
 from omnidraft.exactness import distribution_of, total_variation  # noqa: E402, F401
+from omnidraft.sampling import process  # noqa: E402
+from omnidraft.verification import comparisons, p_and_q  # noqa: E402
 
 escape = render.escape  # makes a token safe to print
 
@@ -49,7 +54,7 @@ ANSWERS = {  # question: (the answer, or the function to write, hint)
     "2.2": (lambda: "ĠĊ", "both stand-ins are named in the lesson; the answer has two characters"),
     "2.3": (shared_boundaries,
             "running sums (np.cumsum) of the lengths are the boundaries; find those that occur on both sides"),
-    "3.1": (lambda: [11, 40], "the longest n-gram at a place wins, even if a shorter one would leave a better rest"),
+    "3.1": (lambda: [11, 40], "the longest n-gram at a place wins, even if a shorter one would leave something better"),
     "3.2": (lambda: ("CD", "AD"), "C replaces one entry and is then the most recent one, with no use; D meets another pair"),
     "4.1": (lambda: [0.6 - 0.6 * 0.5, 0.4, 0.6 * 0.5],
             "ab is merged: its q' is the product, and a loses as much; b keeps its own"),
@@ -146,6 +151,42 @@ def examples(task, count):
     lines = (ROOT / "omnidraft" / "data" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()
     # Prompts that people typed have no response.
     return [text for text in map(json.loads, lines) if "response" in text][:count]
+
+
+class Step(NamedTuple):
+    """A comparison of lesson 6: P and Q are of what the atom proposes, the residual is over all categories."""
+
+    atom: str
+    proposes: str  # "child" or "stop"
+    P: float
+    Q: float
+    r: float
+    r_after: float
+    ends: bool  # does it complete a token of the target?
+    residual: np.ndarray
+
+
+def comparisons_of(models, prompts, options):
+    """The drafts of `lifted` after some prompts, each as a list of its steps."""
+    drafts = []
+
+    def observe(draft, proposals, logits, emitted, kept, done):  # after each round
+        parts = proposals.origins, proposals.lifting, process(logits)
+        steps = []
+        for step in comparisons(proposals.atoms, *parts):
+            P, Q = p_and_q(step, *parts)
+            atom = repr(models.draft.tokenizer.token_bytes[proposals.atoms[step.place]].decode(errors="replace"))
+            proposes = "stop" if step.stop else "child"
+            residual = np.maximum(0, step.before * P - Q)
+            probabilities = step.target_prob, step.draft_prob, step.before, step.after
+            steps.append(Step(atom, proposes, *probabilities, step.ends >= 0, residual))
+        if steps:
+            drafts.append(steps)
+
+    draws = Uniforms(np.random.default_rng(0))
+    for prompt in prompts:
+        list(speculative(models, prompt, options, draws, SimpleNamespace(observe=observe)))
+    return drafts
 
 
 def paint(tokenizer, rounds, legend=False):

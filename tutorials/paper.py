@@ -140,11 +140,11 @@ class Head:
 
     def learn(self, rounds, rate=0.1):
         """Steps of cross-entropy; the label of d_i is min(1, p / q') of its proposal."""
-        for own, proposals, p, _ in rounds:
+        for own, proposals, p, written in rounds:
             place = 0
-            for (token, ngram, q), row in zip(proposals, p):
+            for (token, ngram, q), row in zip(proposals, p[:len(written)]):  # the reached ones
                 label = min(1, row[token] / q[token])
-                for pair in zip(own[place:], ngram):
+                for pair in zip(own[place:], ngram):  # (d_{i-1}, d_i)
                     self.f[pair] -= rate * (1 / (1 + np.exp(-self.f[pair])) - label)
                 place += len(ngram)
 
