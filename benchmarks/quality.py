@@ -1,6 +1,6 @@
 """How often the embedded targets are right: greedy answers to held-out prompts, checked.
 
-    python -m benchmarks.quality --json --typed problems.jsonl
+    python -m benchmarks.quality --json
     python -m benchmarks.quality --targets FOLDER --prompts 50 --show 3
 
 math and sums: the number after "####" is the answer. code: the function parses and passes the
@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import TARGETS, arguments, save, start
+from benchmarks.common import ROOT, TARGETS, arguments, save, start
 from benchmarks.writing import emitted, write_plainly
 from omnidraft import Options
 from omnidraft.engine.load import load
@@ -37,6 +37,7 @@ from recipes.other import ANSWER, other
 from recipes.problems import bare_sum
 from recipes.world import ASKED, SEED, hand_written
 
+TYPED = ROOT / "recipes" / "guests.jsonl"  # problems by authors who had not read the generator, never trained on
 DRAW = ASKED | {"sums": bare_sum, "other": other,
                 "plain": lambda rng: request(rng, rng.choice(KINDS), ("plain",))}
 
@@ -100,10 +101,10 @@ def check(task: str, example: dict, text: str) -> dict[str, bool]:
     return found | {"all": all(found.values())}
 
 
-def examples_of(task: str, count: int, typed: Path | None = None) -> list[dict]:
+def examples_of(task: str, count: int, typed: Path = TYPED) -> list[dict]:
     """Drawn prompts, then hand-written ones; at most 50 drawn where answers are long or much alike."""
     if task == "typed":
-        lines = typed.read_text(encoding="utf-8").splitlines()[:count] if typed else []
+        lines = typed.read_text(encoding="utf-8").splitlines()[:count]
         return [{"seen_template": False} | json.loads(line) for line in lines]
     rng = random.Random(f"{task}/{SEED}/quality")  # a seed that neither training nor the prompt files use
     many = count if task in ("math", "code") else min(count, 50)
@@ -115,7 +116,7 @@ def examples_of(task: str, count: int, typed: Path | None = None) -> list[dict]:
 def main() -> None:
     """Answer, check, print and write."""
     args = arguments(__doc__, "quality", targets=TARGETS, tasks=[*DRAW, "typed"], prompts=200,
-                     typed=(Path, "problems by other authors"),
+                     typed=(TYPED, "problems by other authors"),
                      show=(0, "print this many wrong answers per task"))
     results, stories = start(None, prompts=args.prompts, targets={}), []
     for name, task in product(args.targets, args.tasks):
