@@ -27,7 +27,19 @@ ORDER = ["verification", "vocabulary", "ngram_cache", "translation", "lifting", 
          "decoding", "losses", "stopping"]
 USED = ["reading", "sampling", "pairing", "options", "metrics", "vllm", "llamacpp"]
 APPENDIX = ["tokenizer", "tokenizer_checks", "special_tokens", "trial", "confined", "files", "errors"]
-MEASURED = ("omnidraft", ":!omnidraft/cli", ":!omnidraft/exactness", ":!omnidraft/data")  # what the figures depend on
+# What the figures depend on: models, loops and learning; of some files only this.
+WITH_ENGINES = ("omnidraft", ":!omnidraft/cli", ":!omnidraft/exactness", ":!omnidraft/data")
+MEASURED = (*WITH_ENGINES, ":!omnidraft/vllm.py", ":!omnidraft/llamacpp.py")
+DEPENDS = {"alignment": ("omnidraft/vocabulary.py", "omnidraft/ngram_cache.py", "omnidraft/text/tokenizer.py"),
+           "overhead": tuple(f"omnidraft/{name}*.py" for name in ("verification", "lifting", "sampling", "translation")),
+           "vllm": WITH_ENGINES}
+OLDER = {  # result files with figures that are older than the code (a test allows no others), and why
+    "demo": "written by `make picture`, without its commit",
+    "device": "needs a GPU",
+    "learning": "days of learning",
+    "pace": "the rows of SmolLM2: an hour each",
+    "real_llm": "days of learning",
+    "vllm": "the rows of SmolLM2: an hour"}
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 PARTS = {  # the sections of docs/results.md: a result file, and how it is shown
     "Speed": [("speed", tables.speed)],
@@ -219,8 +231,8 @@ def older(name: str, figures: dict) -> str:
             found.setdefault(where.get("commit", "unknown"), []).append(entry or "the file")
     lines = []
     for commit, entries in found.items():
-        count = subprocess.run(["git", "rev-list", "--count", f"{commit.partition(' ')[0]}..", "--", *MEASURED], cwd=ROOT,
-                               capture_output=True, text=True)
+        count = subprocess.run(["git", "rev-list", "--count", f"{commit.partition(' ')[0]}..", "--",
+                                *DEPENDS.get(name, MEASURED)], cwd=ROOT, capture_output=True, text=True)
         since = count.stdout.strip() or "unknown"
         if since != "0":
             lines.append(f"{name}: {', '.join(entries)} at commit {commit}, changes since: {since}")
