@@ -7,7 +7,8 @@ import subprocess
 import pytest
 
 from benchmarks import common, report
-from benchmarks.paper import alignment
+from benchmarks.paper import alignment, stop_rules
+from omnidraft import pair
 from omnidraft.engine.load import folder
 
 
@@ -116,6 +117,13 @@ def test_the_table_of_vllm_has_a_column_for_each_number_of_streams(monkeypatch):
 def test_a_warm_start_is_timed_without_weights():
     found = alignment.warm_start([folder("draft-general"), folder("qwen-like")], 1)
     assert found["library"] > 0 and set(found) == {"library", "ours"}
+
+
+def test_what_a_stop_rule_is_counted_on():
+    """At each of the places in a greedy text, a draft of n tokens writes at least one token, and at most n of its own."""
+    [places] = stop_rules.at_zero(pair("draft-tasks", "qwen-like"), ["Once upon a time"], 4)
+    assert len(places) == 4 and all(1 <= written <= n + 1 for one in places for n, written in enumerate(one.tokens))
+    assert max(written for one in places for written in one.tokens) > 1
 
 
 def test_figures_older_than_the_code_are_listed(tmp_path, monkeypatch):

@@ -2,8 +2,9 @@
 # # 1 · Speculative decoding from scratch
 #
 # A large language model writes one **token** (a word or a piece of one) per **pass** (one run of the model), and every pass
-# reads all of its weights. A pass over several tokens reads the weights only once, so it costs less than several passes over
-# one token each. How much less? Let us measure it, with one of the package's small models. (A pass in code: llama_plain.py.)
+# reads all the model's weights. A pass over several tokens reads the weights only once, so it costs less than several passes
+# over one token each. How much less? Let us measure it, with one of the package's small models. (A pass in code:
+# llama_plain.py.)
 
 # %%
 from time import perf_counter
@@ -15,7 +16,7 @@ from omnidraft import Options, Uniforms, load, metrics, pair, plain, speculative
 from omnidraft.stopping import FixedLength
 
 
-def seconds(n):  # of a pass over n tokens after the prompt, which the cache then forgets
+def seconds(n):  # of a pass over n tokens; the cache holds the prompt, and then drops these n
     start = perf_counter()
     model.forward(ids[:n], cache, rows=n)
     cache.rewind(len(ids))
@@ -27,7 +28,7 @@ model = load("qwen-like")
 ids = model.tokenizer.encode(prompt)
 cache = model.new_cache()
 model.forward(ids, cache)
-best = dict.fromkeys((1, 2, 4, 8, 16), np.inf)
+best = dict.fromkeys((1, 4, 8, 16), np.inf)
 for _ in range(40):  # in turn; the fastest pass counts
     for n in best:
         best[n] = min(best[n], seconds(n))
@@ -39,8 +40,8 @@ assert costs["16 tokens"] < 16
 # So let a small, fast model guess the next few tokens, and let the large model check all of them in one pass.
 #
 # - The **target** is the large model, whose text we want. The **drafter** is the small one.
-# - In each **round** the drafter draws k **draft tokens**, one after another. One pass of the target then gives its
-#   probabilities of all tokens, a **row**, for each of these k places and for the place after them. The draft tokens are
+# - In each **round** the drafter draws k **draft tokens**, one after another. One pass of the target then gives a
+#   **row**, its probabilities of all tokens, for each of these k places and for the place after them. The draft tokens are
 #   judged from left to right: each is either **accepted**, or rejected and replaced by a **recovered** token, which ends
 #   the round. If all k are accepted, the target's last row gives one more token for free, the **bonus**.
 #

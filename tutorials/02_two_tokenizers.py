@@ -37,7 +37,7 @@ def direct_map(draft_tokens, target_tokens):
 # 3.1 and Table 8) compares *strings* instead, as they are written in the files of the two **tokenizers** (programs that cut
 # text into tokens). But these files come in two styles:
 #
-# - *SentencePiece*: plain text, in which "▁" is a space. A character that no token contains is written byte by byte, with
+# - *SentencePiece*: plain text, in which "▁" is a space. A character without a token of its own is written byte by byte, with
 #   tokens named `<0x00>` to `<0xFF>` (**byte fallback**).
 # - *Byte-level*: each of the 256 bytes is written as one character. A printable byte stands for itself, as in Latin-1, so the
 #   byte 0xE9 is "é"; each of the others has a stand-in: space is "Ġ", newline is "Ċ".
@@ -84,7 +84,7 @@ for d in np.flatnonzero(two_lines != alignment.draft_to_target):
 
 # %% [markdown]
 # So the two lines are wrong only for **special tokens**, such as the one that ends a text. They have no bytes, so the two
-# lines take all of them for the same token. Instead, we pair them by **role**: by what they are for.
+# lines give all of them one key. Instead, we pair them by **role**: by what they are for.
 
 # %%
 def repaired(drafter, target):

@@ -57,7 +57,7 @@ for draft, wanted in {"f la ke s": "flake s", "f la s": "fla s", "s f ke s": "s 
 # token that has no direct token. This is the **split** of the token. Here is one prompt at temperature 0, first with an
 # empty cache, then with a prefilled one. (`omnidraft` is the paper's rule, which lesson 4 examines; at temperature 0 it only
 # asks whether the target would take this token.) The translated tokens, which the target judges, are called **proposals**;
-# our loop gives the same ones as the package. The cache changes the speed, not the text.
+# `translate` gives the same ones as the package. The cache changes the speed, not the text.
 
 # %%
 drafter, target = load("draft-tasks"), load("qwen-like")
@@ -68,7 +68,7 @@ for cache in (NGramCache(), None):  # None: prefilled
     pair = Pair(drafter, target, cache)
     rounds = list(speculative(pair, prompt, options, Uniforms([])))
     texts.append([token for r in rounds for token in r.emitted])
-    print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens with the end of the text")
+    print(f"{len(pair.cache)} entries: {len(rounds)} target passes for {len(texts[-1])} tokens, end of text included")
     paint(target.tokenizer, rounds, legend=cache is None)
     direct = {d: t for d, t in enumerate(pair.alignment.draft_to_target) if t >= 0}
     entries = {ngram: token for ngram, token, _ in pair.cache.items()}
@@ -83,7 +83,7 @@ assert texts[0] == texts[1]
 def merges(text):
     """The n:1 spans of a text, as (n-gram, target token)."""
     ours, theirs = (side.tokenizer.encode_continuation(text) for side in (drafter, target))
-    spans = aligned_spans(drafter.tokenizer.pieces(ours), target.tokenizer.pieces(theirs))  # lesson 2's, as places
+    spans = aligned_spans(drafter.tokenizer.pieces(ours), target.tokenizer.pieces(theirs))
     for (first, last), (place, end) in spans:  # draft tokens and target tokens; the ends are excluded
         if last - first > 1 and end - place == 1:
             yield tuple(ours[first:last]), theirs[place]

@@ -14,7 +14,7 @@
 #     Eq. 2   the other tokens, after a merge:  q'(direct token of d_1) = q_1(d_1) - q'(t)
 #                                               q'(direct token of x) = q_1(x) for every other x
 #                                               q'(any other token) = 0 (for example ab, if t is abc)
-#     Without a merge, Eq. 2 is q'(direct token of x) = q_1(x) alone.
+#     Without a merge only the second line of Eq. 2 remains.
 #
 # (For the next proposal, count from its first draft token.) Algorithm 1 is the rule of lesson 1 with q' in place of q: accept
 # t with probability min(1, p(t) / q'(t)), else draw from max(0, p - q'), normalised. The package calls this rule `omnidraft`.
@@ -90,9 +90,9 @@ assert np.isclose(total_variation(written, dict(enumerate(p))), 0.2)
 # With an entry (a, b, c), however, we would need the row after "ab", which the drafter has not computed unless it drew a, b.
 # Lesson 5 finds another way.
 #
-# How much does it matter? We try forty random worlds of this kind at several temperatures T. At T = 0 nothing is left to
-# chance, and the rule is exact. Above 0, its mean bias grows with T. At T = 0.01, where the paper does most of its
-# measurements, it does not show.
+# How much does it matter? We try forty random worlds of this kind at several temperatures T (by which the scores of the
+# tokens are divided: a small T sharpens a row). At T = 0 nothing is left to chance, and the rule is exact. Above 0, its mean
+# bias grows with T. At T = 0.01, where the paper does most of its measurements, it does not show.
 
 # %%
 rng = np.random.default_rng(0)

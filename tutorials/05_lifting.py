@@ -54,9 +54,9 @@ draw_trie("the trie", splits, p, tokens=["a", "b", "ab"], atoms="ab")
 #
 # ## The equation (this project's own)
 #
-# Each option at a node is a **category**: each child c, and *stop* or, at the root, the *rest*, which are the target tokens
-# without a split (called **uncovered**). P and Q are the probabilities of the categories. (At the root, a draft token that
-# begins no split is in no category. It has P = 0 and is always rejected.)
+# Each option at a node is a **category**: each child c, and *stop*, or at the root the *rest*: the target tokens without a
+# split (**uncovered**). P and Q are the probabilities of the categories. (At the root, a draft token that begins no split is
+# in no category. It has P = 0 and is always rejected.)
 #
 #     at the root     P(c) = mass(c)              Q(c) = q(c)
 #                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0
@@ -64,8 +64,8 @@ draw_trie("the trie", splits, p, tokens=["a", "b", "ab"], atoms="ab")
 #                     P(stop) = 1 - sum_c P(c)    Q(stop) = 1 - sum_c Q(c)
 #     after a stop    q(x) becomes q(x) / Q(stop) for the atoms x that are not children of n, and 0 for the children
 #
-# Why is this exact? At each node it is lesson 1 again, with categories for tokens: each comes out with probability P. And
-# on the way down to a token, the P multiply to its p: for ab, mass(a) · mass(ab) / mass(a) = p(ab). After an accepted
+# Why is this exact? At each node it is lesson 1 again, with categories in place of tokens: each comes out with probability P.
+# And on the way down to a token, the P multiply to its p: for ab, mass(a) · mass(ab) / mass(a) = p(ab). After an accepted
 # stop the next atom has the normalised row, so this holds again.
 
 # %%
@@ -116,8 +116,8 @@ for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.8), (0.5, 0.5), (0.8, 1.
 # ## One by one
 #
 # This is the whole rule. At each step P and Q are compared: this is a **comparison**. After a rejection a category is drawn
-# from max(0, P - Q), then one of its tokens by p. The draft alone determines where the *proposed* tokens end, so these are
-# known at once, and one pass over them gives all the rows p that follow.
+# from max(0, P - Q), then one of its tokens by p. The draft alone determines where the *proposed* tokens end. So these are
+# known at once, with the one that ends where the draft ends, and one pass over them gives all the rows p that follow.
 
 # %%
 def one_of(tokens, p, draws):
@@ -157,7 +157,7 @@ def one_by_one(draft, q_rows, p_after, draws):
     if node != ROOT:  # the draft ends inside a token: the target draws one that begins like this
         written.append(one_of(inside(node), p_after(written), draws))
         if splits[written[-1]] != node:
-            return written  # a longer token: the pass has no row after it
+            return written  # a longer token was not in the pass: no row after it
     return [*written, one_of(inside(ROOT), p_after(written), draws)]  # the bonus
 
 

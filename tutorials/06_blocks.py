@@ -33,14 +33,14 @@
 # Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
 # max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
 #
-# Why is this right? Suppose that a draft begins in some way with probability D, and that D · r of these beginnings are to be
-# kept. (The empty one has D = r = 1.) The draft continues with x with probability Q(x), the text should do so with P(x). So
-# D · r · P(x) of them should go on with x.
+# Why is this right? Suppose that a draft begins in some way with probability D, and that this beginning is to be kept with
+# probability D · r. (The empty one has D = r = 1.) The draft continues with x with probability Q(x), the text should do so
+# with P(x). So D · r · P(x) of them should go on with x.
 #
 # - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). The sum over x is D · (r - Z), because
 #   min(Q, r · P) = r · P - max(0, r · P - Q).
 # - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. The sum over x is D · Z. These are written
-#   here, so no beginning needs more than its D drafts.
+#   here, from drafts that come back; so r' need not exceed 1.
 # - *Coming back* to this place, because nothing was kept from x on: D - D · (r - Z) = D · (Z + 1 - r).
 #
 # Of these that come back, D · Z are needed here, so each stops here with probability h = Z / (Z + 1 - r). The others are too
@@ -121,7 +121,7 @@ drafts = comparisons_of(models, prompts, options)  # for each draft a list of co
 tokens = np.array([expected_tokens(steps) for steps in drafts])  # (drafts, 2)
 most = np.argmax(tokens[:, 1] - tokens[:, 0])
 for step in drafts[most]:
-    print(f"{step.atom:10} {step.proposes:5}  P {step.P:.3f}  Q {step.Q:.3f}  r' {step.r_after:.3f}")
+    print(f"{step.atom:10} {step.proposes:5}  P {step.P:.4f}  Q {step.Q:.4f}  r' {step.r_after:.3f}")
 for name, found in {"this draft": tokens[most], f"the mean of {len(tokens)} drafts": tokens.mean(axis=0)}.items():
     print(name)
     bars({"one by one": found[0], "as a block": found[1]}, 8, ".2f")
@@ -129,10 +129,10 @@ assert found[1] > found[0]
 
 # %% [markdown]
 # This is the draft that gains most. Judged alone, its first atom is kept with probability 0.58. But the target finds what
-# follows more probable than the drafter does: r rises again to 1, and the first four tokens are always kept.
+# follows more probable than the drafter does: r rises again to 1, and the first four tokens (to 'ived') are always kept.
 #
-# Most drafts gain less, since these two models nearly always agree. For two published models the gain is 2.8 % in one
-# direction and 6.7 % in the other (docs/results.md, "Measured once"). It costs nothing: the passes are the same.
+# Most drafts gain less, since these two models nearly always agree. For two published models the gain is 2.8 %, and
+# 6.7 % with the roles exchanged (docs/results.md, "Measured once"). It costs nothing.
 #
 # ## Exercises
 #

@@ -20,10 +20,10 @@
 # Let z = (0, 0), so q = (1/2, 1/2), and p = (3/4, 1/4). The gradient is (-1/4, 1/4): a step against it makes the first token
 # more probable.
 #
-# The paper takes the other direction, KL(q || p) = sum_x q(x) · l(x) with l(x) = log(q(x) / p(x)). In z_y, q(x) has the
-# derivative q(x) · ((1 if x = y, else 0) - q(y)). Times l(x) and summed over x, this is q(y) · (l(y) - KL(q || p)). That is
-# the whole gradient, since the terms with the derivative of l(x) add up to 0. Both directions are 0 if q = p, but this one
-# punishes q where p has little.
+# The paper takes the other direction, KL(q || p) = sum_x q(x) · l(x) with l(x) = log(q(x) / p(x)). The derivative of q(x) is
+# q(x) times that of log q(x): in z_y, q(x) · ((1 if x = y, else 0) - q(y)). Times l(x) and summed over x, this is q(y) ·
+# (l(y) - KL(q || p)). That is the whole gradient, since the terms with the derivative of l(x) add up to 0. Both directions
+# are 0 if q = p, but this one punishes q where p has little.
 
 # %%
 from helpers import bar, bars, check, examples
@@ -161,10 +161,11 @@ for task in ("math", "code"):
 assert found["lifted"] > found["hybrid"] > found["dm"]
 
 # %% [markdown]
-# With few n-grams (math) `lifted` helps a little less than the others, with many (code) it helps most: `dm` learns from the
-# other tokens only, `hybrid` also to write n-grams out, and `lifted` how often. Since `lifted` trains Q towards P, these bars
-# favour it. But it is ahead under the paper's own rule, too: of the proposals for code, 19 % are accepted after training with
-# `dm`, 23 % with `hybrid` and 38 % with `lifted` (2,000 texts, at temperature 0.01; docs/results.md, "Learning").
+# With few n-grams (math) `lifted` helps a little less than the others, with many (code) it helps most: `dm` learns only from
+# the other tokens, `hybrid` also learns to write n-grams, and `lifted` learns how often. Since `lifted` trains Q towards P,
+# these bars favour it. But it is ahead under the paper's own rule, too: of the proposals for code, 19 % are accepted after
+# training with `dm`, 23 % with `hybrid` and 38 % with `lifted` (2,000 texts, at temperature 0.01; docs/results.md,
+# "Learning").
 #
 # ## Exercises
 #

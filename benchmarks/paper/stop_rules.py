@@ -79,7 +79,7 @@ def at_zero(pair: Pair, texts: Sequence[str], tokens: int) -> list[list[Place]]:
             parts = [Draft(draft.tokens[:n], [], draft.taken_back) for n in range(1, len(draft.tokens) + 1)]
             proposed = [[], *(respelled(pair, part, ids, pair.one_vocabulary).tokens[:room] for part in parts)]
             kept = drafter.follow(draft, b"".join(spelled[i:]), spelled[i:].count(b""))
-            drafter.ids = before  # undo: this was only to see what is kept
+            drafter.reader.replace(0, before)  # undo: this was only to see what is kept
             drafter.follow(Draft(), spelled[i], int(not spelled[i]))
             healed = len(draft.tokens) - len(draft.features)
             labels = [1.0] * (kept - healed) + [0.0] * (healed <= kept < len(draft.tokens) and room > LONGEST)

@@ -7,7 +7,7 @@ The head is a table f: P = 1 / (1 + e^-f[x, d]) is how probable it finds that d 
 
     1. Draft: draw d_1 from q[before], d_2 from q[d_1], and so on. Stop after d_i if i = k, or if 1 - P_1 · ... · P_i > gamma.
        The token that stops the draft is in the draft all the same, since dropping it would bias the text.
-    2. Learn from every token of the draft (for simplicity also behind a rejection), one after another: with x the token before
+    2. Learn from every token of the draft (for simplicity also after a rejection), one after another: with x the token before
        d, the label is y = min(1, p[x][d] / q[x][d]), and a step against the gradient of the cross-entropy makes f[x, d]
        smaller by rate · (P - y).
 
