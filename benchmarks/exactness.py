@@ -9,10 +9,13 @@ $OMNIDRAFT_REAL_DATA; where PyTorch is installed, also with both models in PyTor
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice, product
+from typing import Any
 
-from benchmarks.common import REAL_PAIRS, TASKS, arguments, chosen, folders_of, save, start, texts_of
+from benchmarks.common import REAL_PAIRS, TASKS, arguments, chosen, folders_of, run_all, start, texts_of
 from benchmarks.efficiency import PAIRS
 from benchmarks.writing import emitted, write, write_plainly
 from omnidraft import Options, Pair
@@ -40,25 +43,29 @@ def same_texts(pair: Pair, prompts: int, tokens: int, k: list[int]) -> dict[str,
     return {"same": sum(same), "of": len(same)}
 
 
+def by_enumeration(rule: str, worlds: int) -> dict[str, Any]:
+    """The distances from the target's distribution, and the conditions that were met."""
+    found = check(rule, worlds)
+    print(exactness_report([found]), flush=True)
+    return {"runs": found.runs, "mean": found.mean, "worst": found.worst, "conditions": dict(sorted(found.conditions.items()))}
+
+
+def greedy(folders: tuple[str, str], backend: str) -> dict[str, int]:
+    """The same texts as plain decoding, for a pair."""
+    return same_texts(Pair(*(load(part, "float64", backend, "cpu") for part in folders)), **GREEDY[backend])
+
+
 def main() -> None:
-    """Enumerate, compare, print and write."""
+    """Enumerate, compare, print and write after every part."""
     args = arguments(__doc__, "exactness", worlds=2000, pairs=PAIRS + REAL_PAIRS)
-    found = [check(rule, args.worlds) for rule in RULES]
-    print(exactness_report(found))
-    rules = {one.rule: {"runs": one.runs, "mean": one.mean, "worst": one.worst,
-                        "conditions": dict(sorted(one.conditions.items()))} for one in found}
-    results = start(None, chosen(args, "worlds"), rules=rules, greedy={})
-    for backend, how in GREEDY.items():
-        if backend == "torch" and not find_spec("torch"):
-            continue
-        pairs = {}
-        for folders in filter(None, map(folders_of, args.pairs)):
-            pair = Pair(*(load(part, "float64", backend, "cpu") for part in folders))
-            name = f"{pair.draft.name}:{pair.target.name}"
-            pairs[name] = same_texts(pair, **how)
-            print(f"{backend} {name}: {pairs[name]}", flush=True)
-        results["greedy"][backend] = how | {"pairs": pairs}
-    save(args.json, results)
+    jobs: dict[tuple, Callable[[], dict]] = {("rules", rule): partial(by_enumeration, rule, args.worlds) for rule in RULES}
+    backends = [backend for backend in GREEDY if backend == "numpy" or find_spec("torch")]
+    for backend, name in product(backends, args.pairs):
+        if folders := folders_of(name):
+            jobs["greedy", backend, "pairs", name.removeprefix("real:")] = partial(greedy, folders, backend)
+    settings = chosen(args, "worlds")
+    empty = {backend: GREEDY[backend] | {"pairs": {}} for backend in backends}
+    run_all(args.json, start(args.json, settings, rules={}, greedy=empty), jobs, settings)
 
 
 if __name__ == "__main__":
