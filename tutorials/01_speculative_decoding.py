@@ -32,9 +32,9 @@ best = dict.fromkeys((1, 4, 8, 16), np.inf)
 for _ in range(40):  # in turn; the fastest pass counts
     for n in best:
         best[n] = min(best[n], seconds(n))
-costs = {f"{n} tokens": time / best[1] for n, time in best.items()}
+costs = {f"n = {n}": time / best[1] for n, time in best.items()}
 bars(costs, 8, ".1f", "the cost of a pass over n tokens (one token = 1)")
-assert costs["16 tokens"] < 16
+assert costs["n = 16"] < 16
 
 # %% [markdown]
 # So let a small, fast model guess the next few tokens, and let the large model check all of them in one pass.
@@ -80,7 +80,7 @@ assert np.allclose(common + (1 - common.sum()) * np.array([0.75, 0, 0.25]), p)
 # ## The whole method
 #
 # This is speculative decoding for two models that share their tokens, which are numbers here. A model is a function: for a
-# list of tokens it returns one row each: the probabilities of the token after it. All randomness comes from `draws`:
+# list of tokens it returns a row for each: the probabilities of the token after it. All randomness comes from `draws`:
 # `choose(weights)` draws an index in proportion to its weight, `accept(probability)` is True with that probability.
 
 # %%
@@ -160,7 +160,8 @@ paint(models.target.tokenizer, decode(4, 1), legend=True)
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. The k-th draft token counts only if the k - 1
-# before it were accepted, so on average each further token adds less. But each takes time: the best speed needs a moderate k.
+# before it were accepted, so in the long run each further token adds less. But each takes time: the best speed needs a
+# moderate k.
 
 # %%
 tries = {k: [] for k in (0, 1, 2, 4, 8, 16)}  # with k = 0 the target writes alone

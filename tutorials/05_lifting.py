@@ -116,8 +116,8 @@ for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.8), (0.5, 0.5), (0.8, 1.
 # ## One by one
 #
 # This is the whole rule. At each step P and Q are compared: this is a **comparison**. After a rejection a category is drawn
-# from max(0, P - Q), then one of its tokens by p. The draft alone determines where the *proposed* tokens end. So these are
-# known at once, with the one that ends where the draft ends, and one pass over them gives all the rows p that follow.
+# from max(0, P - Q), then one of its tokens by p. The draft alone determines where the *proposed* tokens end. So all of
+# them are known at once (one may end where the draft ends), and one pass over them gives every row p that follows.
 
 # %%
 def one_of(tokens, p, draws):
@@ -206,7 +206,7 @@ print(*(words[token].decode() for token in lifting.below(node)), sep=" |")
 #
 # The target's tokens, with splits and probabilities, are a (a) 0.1, ab (a, b) 0.3, abc (a, b, c) 0.2, and b (b) 0.4.
 # 1. What is P(stop) at node a?
-# 2. At node a, the draft row is (a 0.3, b 0.5, c 0.2) and c is drawn. With which probability is its proposal accepted?
+# 2. At node a, the draft row is (a 0.3, b 0.5, c 0.2) and c is drawn. With what probability is its proposal accepted?
 # 3. Build it: tutorials/exercises/step3_trie.py, then step4_choice.py; `omnidraft tutorial 5 --check` tests both.
 
 # %%

