@@ -16,7 +16,7 @@ from omnidraft import Options, Uniforms, load, metrics, pair, plain, speculative
 from omnidraft.stopping import FixedLength
 
 
-def seconds(n):  # of a pass over n tokens; the cache holds the prompt, and then drops these n
+def seconds(n):  # of a pass over n tokens after the prompt; rewind forgets them
     start = perf_counter()
     model.forward(ids[:n], cache, rows=n)
     cache.rewind(len(ids))
@@ -41,7 +41,7 @@ assert costs["n = 16"] < 16
 #
 # - The **target** is the large model, whose text we want. The **drafter** is the small one.
 # - In each **round** the drafter draws k **draft tokens**, one after another. One pass of the target then gives a
-#   **row**, its probabilities of all tokens, for each of these k places and for the place after them. The draft tokens are
+#   **row** (the probability of every token) for each of these k places and for the place after them. The draft tokens are
 #   judged from left to right: each is either **accepted**, or rejected and replaced by a **recovered** token, which ends
 #   the round. If all k are accepted, the target's last row gives one more token for free, the **bonus**.
 #
@@ -79,8 +79,8 @@ assert np.allclose(common + (1 - common.sum()) * np.array([0.75, 0, 0.25]), p)
 # %% [markdown]
 # ## The whole method
 #
-# This is speculative decoding for two models that share their tokens, which are numbers here. A model is a function: for a
-# list of tokens it returns a row for each: the probabilities of the token after it. All randomness comes from `draws`:
+# This is speculative decoding for two models that share their tokens, which are numbers here. A model is a function from a
+# list of tokens to one row per token: the probabilities of the token that follows it. All randomness comes from `draws`:
 # `choose(weights)` draws an index in proportion to its weight, `accept(probability)` is True with that probability.
 
 # %%
@@ -180,7 +180,7 @@ bars({f"k = {k}": metrics.speedup(run, runs[0]) for k, run in runs.items()}, 15,
 # 1. What is beta for p = (0.1, 0.6, 0.3) and q = (0.4, 0.4, 0.2)?
 # 2. A tempting mistake: after a rejection, draw from p itself. How probable is token a then, in the example by hand?
 # 3. Build it: write the rule for a whole round in tutorials/exercises/step1_verify.py. `omnidraft tutorial 1 --check` runs
-#    it for every outcome, as above. (Solutions: exercises/solutions.)
+#    it for every outcome, as above.
 
 # %%
 check("1.1", ...)

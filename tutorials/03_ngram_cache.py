@@ -64,7 +64,7 @@ drafter, target = load("draft-tasks"), load("qwen-like")
 prompt = "Write a Python function named `dot` that returns the dot product of two lists."
 options = Options(verify="omnidraft", stop=FixedLength(6), max_new_tokens=48)
 texts = []
-for cache in (NGramCache(), None):  # None: prefilled
+for cache in (NGramCache(), None):  # None: the default, prefilled
     pair = Pair(drafter, target, cache)
     rounds = list(speculative(pair, prompt, options, Uniforms([])))
     texts.append([token for r in rounds for token in r.emitted])

@@ -11,10 +11,10 @@
 #
 #     Eq. 1   t is the direct token of d_1:     q'(t) = q_1(d_1)
 #             t is the merge of d_1 ... d_n:    q'(t) = q_1(d_1) · q_2(d_2) · ... · q_n(d_n)
-#     Eq. 2   the other tokens, after a merge:  q'(direct token of d_1) = q_1(d_1) - q'(t)
+#     Eq. 2   the other tokens, if t is a merge: q'(direct token of d_1) = q_1(d_1) - q'(t)
 #                                               q'(direct token of x) = q_1(x) for every other x
 #                                               q'(any other token) = 0 (for example ab, if t is abc)
-#     Without a merge the last two lines hold, d_1 included.
+#             if it is none:                    q'(direct token of x) = q_1(x) for every x, and 0 elsewhere
 #
 # (For the next proposal, count from its first draft token.) Algorithm 1 is the rule of lesson 1 with q' in place of q: accept
 # t with probability min(1, p(t) / q'(t)), else draw from max(0, p - q'), normalised. The package calls this rule `omnidraft`.
@@ -144,8 +144,8 @@ assert [*found.values()] == sorted(found.values())
 # 1. q_1 = (a 0.6, b 0.4); after an a, q_2 = (a 0.5, b 0.5). The draft is a, b. What is the row q' of (a, b, ab) by Eq. 1
 #    and 2? Answer with a list.
 # 2. In that world let p = (a 0.3, b 0.4, ab 0.3). What is the total variation between p and what the paper's rule writes?
-# 3. Build it (best after lesson 5): how probable is each first proposal really? With these numbers in place of q' the rule is
-#    exact. Write it in tutorials/exercises/step5_repair.py; `omnidraft tutorial 4 --check` tests it.
+# 3. Build it: how probable is each first proposal really? With these numbers in place of q' the first
+#    token is exact. Write it in tutorials/exercises/step5_repair.py; `omnidraft tutorial 4 --check` tests it.
 
 # %%
 check("4.1", ...)

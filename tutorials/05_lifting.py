@@ -50,13 +50,13 @@ draw_trie("the trie", splits, p, tokens=["a", "b", "ab"], atoms="ab")
 #    0.5: the stop has told us that this atom is not b. So we remove b from the row and normalise: (0.5, 0) / 0.5 = (1, 0).
 #    Now Q = 1, and a is accepted with probability 0.8.
 #
-# If it is, the draft ends inside a token, at node a. Then the target draws one of the tokens there, a or ab.
+# If it is, the draft ends inside a token, at node a. Then the target draws one of the tokens there, a or ab (1/2 each).
 #
 # ## The equation (this project's own)
 #
 # Each option at a node is a **category**: each child c, and *stop*, or at the root the *rest*: the target tokens without a
 # split (**uncovered**). P and Q are the probabilities of the categories. (At the root, a draft token that begins no split is
-# in no category. It has P = 0 and is always rejected.)
+# a category of its own with P = 0: it is always rejected.)
 #
 #     at the root     P(c) = mass(c)              Q(c) = q(c)
 #                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0
@@ -66,7 +66,7 @@ draw_trie("the trie", splits, p, tokens=["a", "b", "ab"], atoms="ab")
 #
 # Why is this exact? At each node it is lesson 1 again, with categories in place of tokens: each comes out with probability P.
 # And on the way down to a token, the P multiply to its p: for ab, mass(a) · mass(ab) / mass(a) = p(ab). After an accepted
-# stop the next atom has the normalised row, so this holds again.
+# stop the next atom is drawn from the normalised row, so this holds again.
 
 # %%
 ROOT = ()  # a node is the tuple of atoms that lead to it
@@ -115,9 +115,9 @@ for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.8), (0.5, 0.5), (0.8, 1.
 # %% [markdown]
 # ## One by one
 #
-# This is the whole rule. At each step P and Q are compared: this is a **comparison**. After a rejection a category is drawn
-# from max(0, P - Q), then one of its tokens by p. The draft alone determines where the *proposed* tokens end. So all of
-# them are known at once (one may end where the draft ends), and one pass over them gives every row p that follows.
+# Each judging of P against Q is a **comparison**. After a rejection a category is drawn from max(0, P - Q), then one of its
+# tokens by p. The draft alone determines where the *proposed* tokens end. So all of them are known at once, and one pass
+# gives the rows after them. If the draft ends at a node where a token could end, that token is in the pass, too.
 
 # %%
 def one_of(tokens, p, draws):
@@ -140,7 +140,7 @@ def one_by_one(draft, q_rows, p_after, draws):
         if node != ROOT and atom not in categories(node):
             proposals = ["stop", atom]  # first that the token ends, then the atom from the root
         for proposed in proposals:
-            p = p_after(written)
+            p = p_after(written)  # from the one pass
             P, Q = choice(node, p, q)
             # not in P: an atom that begins no split, or a stop where no token ends
             if proposed not in P or not draws.accept(min(1, P[proposed] / Q[proposed])):

@@ -55,8 +55,8 @@ assert np.allclose(u - head_step(u, x, y, rate=1), [0.165, 0.225], atol=0.001)
 
 # %%
 accepted = 0.8 * (0.5 / 0.8)
-found = {"b is proposed": accepted,  # a b is always accepted, as p(b) > q(b)
-         "b is dropped": accepted + 0.2 * 0.5}
+found = {"a, if b is proposed": accepted,  # b, if drawn, is always accepted
+         "a, if b is dropped": accepted + 0.2 * 0.5}
 bars(found)
 assert np.allclose([*found.values()], [0.5, 0.6])
 
@@ -72,7 +72,7 @@ assert np.allclose([*found.values()], [0.5, 0.6])
 
 # %%
 class Rounds(list):
-    """Collects x (12, F), y (12,) and reached (12,) of each round with 12 draft tokens."""
+    """Collects x (12, F), y (12,) and reached (12,); `speculative` calls `observe` after each round."""
 
     def observe(self, draft, proposals, logits, emitted, kept, done):
         places = np.arange(len(draft.tokens))
@@ -102,9 +102,9 @@ def train(head, x, y, steps):
 
 
 # %% [markdown]
-# A round of n draft tokens writes 1 + y_1 + y_1 · y_2 + ... + y_1 · ... · y_n tokens on average, and costs 1 + 0.1 · n
-# passes of the target if a draft token costs 0.1. So all rules can be compared on the same rounds. Half of the prompts train
-# the head and tune k and the thresholds; the rest are held out.
+# A round of n draft tokens writes 1 + y_1 + y_1 · y_2 + ... + y_1 · ... · y_n tokens on average, and costs 1 + 0.1 · n passes
+# of the target if a draft token, with its place in the pass, costs 0.1. So all rules can be compared on the same rounds. Half
+# of the prompts train the head and tune k and the thresholds; the rest are held out.
 
 # %%
 def stops_at(P, threshold):
@@ -116,7 +116,7 @@ def stops_at(P, threshold):
 
 def tokens_per_cost(y, n):  # n (rounds,), or one number
     drafted = np.arange(1, 13) <= np.reshape(n, (-1, 1))  # (rounds, 12)
-    tokens = 1 + (drafted * np.cumprod(y, axis=1)).sum(axis=1)
+    tokens = 1 + (drafted * np.cumprod(y, axis=1)).sum(axis=1)  # what is not reached counts little
     return tokens.mean() / (1 + 0.1 * np.mean(n))
 
 
@@ -147,7 +147,7 @@ for name in "draft-general", "draft-tasks":
     assert abs(means["head"] - means["label"]) < means["q"] - means["label"]
 
 # %% [markdown]
-# q is too high on average; the head is closer to the labels. Both rules beat the best fixed k, and the head adds a few
+# q is too high on average; the head is closer to the labels. Both rules beat the tuned fixed k, and the head adds a few
 # percent: a threshold makes up for a q that is too high everywhere, but not for one that is too high in some places. However,
 # the head's own time is not counted here, and averaged over 12 combinations of two models and a task the head is not faster
 # than q with a tuned threshold (docs/results.md, "Adaptive drafting").

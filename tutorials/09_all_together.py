@@ -43,7 +43,6 @@ def betas(shared):
 
 
 ways = {"one for both": betas(shared=True), "one for each": betas(shared=False)}
-print("beta:         x       y       x")
 for name, found in ways.items():
     print(f"{name}  {curve(found, 0, 1)}; back at x {bar(found[16], 20, '.2f')}")
 figure("acceptance along the stream x, y, x", ways)
@@ -90,7 +89,6 @@ options = Options(temperature=1, max_new_tokens=32)
 
 
 def efficiency(models):
-    """Tokens per target pass on the held-out prompts."""
     draws = Uniforms(np.random.default_rng(1))
     return metrics.summarize(r for prompt in prompts[:6] for r in speculative(models, prompt, options, draws)).block_efficiency
 

