@@ -3,8 +3,7 @@
 #
 # A large language model writes one **token** (a word or a piece of one) per **pass** (one run of the model), and every pass
 # reads all the model's weights. A pass over several tokens reads the weights only once, so it costs less than several passes
-# over one token each. How much less? Let us measure it, with one of the package's small models. (A pass in code:
-# llama_plain.py.)
+# over one token each. How much less? Let us measure it, with one of the package's small models.
 
 # %%
 from time import perf_counter
@@ -160,11 +159,11 @@ paint(models.target.tokenizer, decode(4, 1), legend=True)
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. The k-th draft token counts only if the k - 1
-# before it were accepted, so in the long run each further token adds less. But each takes time: the best speed needs a
+# before it were accepted, so each further token adds less (one prompt varies). But each takes time: the best speed needs a
 # moderate k.
 
 # %%
-tries = {k: [] for k in (0, 1, 2, 4, 8, 16)}  # with k = 0 the target writes alone
+tries = {k: [] for k in (0, 2, 4, 8, 16)}  # with k = 0 the target writes alone
 for _ in range(3):
     for k in tries:
         tries[k].append(metrics.summarize(decode(k, 0)))

@@ -42,7 +42,7 @@ def direct_map(draft_tokens, target_tokens):
 # - *Byte-level*: each of the 256 bytes is written as one character. A printable byte stands for itself, as in Latin-1, so the
 #   byte 0xE9 is "é"; each of the others has a stand-in: space is "Ġ", newline is "Ċ".
 #
-# The letter é is two bytes in UTF-8, C3 A9. A byte-level vocabulary writes them as "Ã©"; its own token "é" is the single
+# The letter é is two bytes in UTF-8, C3 A9. A byte-level vocabulary writes them as "Ã©"; its token written "é" is the single
 # byte E9, which is not a letter at all. Comparing strings, even with "▁" turned into "Ġ", gets one pair right and one
 # wrong, and misses the newline. Comparing bytes finds all three.
 
@@ -68,7 +68,7 @@ assert (by_strings, by_bytes) == ([0, 1, -1], [0, 3, 2])
 #
 # Our drafter's tokenizer is in the style of SentencePiece, the target's is byte-level. `token_bytes` are the bytes of each
 # token; `align` is the package's direct map. Strings miss 15 % of the drafter's tokens (most of them `<0x..>`), bytes 2 %.
-# More than half of the target's have no direct token, as it has twice as many. (Two draft tokens may have the same bytes,
+# More than half of the target's have none: it has twice as many tokens. (Two draft tokens may have the same bytes,
 # such as A and `<0x41>`.)
 
 # %%
@@ -142,7 +142,7 @@ for name in ("draft-tasks", "llama3-like"):
     bars({kind: counts[kind] / counts.total() for kind in ("1:1", "n:1", "1:n", "n:n")}, 40, ".1%")
 
 # %% [markdown]
-# With the direct map alone, only 1:1 spans can be proposed correctly. Lesson 3 adds n:1, lesson 10 adds 1:n (n:n is rare).
+# With the direct map alone, only 1:1 spans can be proposed correctly. Lesson 3 adds n:1, lesson 10 adds 1:n.
 #
 # ## Exercises
 #

@@ -13,8 +13,8 @@
 #             t is the merge of d_1 ... d_n:    q'(t) = q_1(d_1) · q_2(d_2) · ... · q_n(d_n)
 #     Eq. 2   the other tokens, if t is a merge: q'(direct token of d_1) = q_1(d_1) - q'(t)
 #                                               q'(direct token of x) = q_1(x) for every other x
-#                                               q'(any other token) = 0 (for example ab, if t is abc)
-#             if it is none:                    q'(direct token of x) = q_1(x) for every x, and 0 elsewhere
+#                                               q'(any other token) = 0
+#             if t is no merge:                 q'(direct token of x) = q_1(x) for every x, and 0 elsewhere
 #
 # (For the next proposal, count from its first draft token.) Algorithm 1 is the rule of lesson 1 with q' in place of q: accept
 # t with probability min(1, p(t) / q'(t)), else draw from max(0, p - q'), normalised. The package calls this rule `omnidraft`.
@@ -101,7 +101,7 @@ worlds = [(rng.normal(size=3), rng.normal(size=2), rng.normal(size=2)) for _ in 
 for T in (0, 0.01, 0.1, 0.5, 1, 2):
     gaps = []
     for world in worlds:
-        rows = [process(logits, temperature=T) for logits in world]  # softmax of logits / T
+        rows = [process(logits, temperature=T) for logits in world]
         written = distribution_of(partial(first_token, *rows))
         gaps.append(total_variation(written, dict(enumerate(rows[0]))))
     mean_gaps[f"T = {T}"] = np.mean(gaps)

@@ -50,19 +50,20 @@ draw_trie("the trie", splits, p, tokens=["a", "b", "ab"], atoms="ab")
 #    0.5: the stop has told us that this atom is not b. So we remove b from the row and normalise: (0.5, 0) / 0.5 = (1, 0).
 #    Now Q = 1, and a is accepted with probability 0.8.
 #
-# If it is, the draft ends inside a token, at node a. Then the target draws one of the tokens there, a or ab (1/2 each).
+# If it is, the draft ends inside a token, at node a. Then the target draws one of the tokens there, a or ab.
 #
 # ## The equation (this project's own)
 #
 # Each option at a node is a **category**: each child c, and *stop*, or at the root the *rest*: the target tokens without a
-# split (**uncovered**). P and Q are the probabilities of the categories. (At the root, a draft token that begins no split is
-# a category of its own with P = 0: it is always rejected.)
+# split (**uncovered**). P and Q are the probabilities of the categories.
 #
 #     at the root     P(c) = mass(c)              Q(c) = q(c)
 #                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0
 #     at a node n     P(c) = mass(c) / mass(n)    Q(c) = q(c)
 #                     P(stop) = 1 - sum_c P(c)    Q(stop) = 1 - sum_c Q(c)
 #     after a stop    q(x) becomes q(x) / Q(stop) for the atoms x that are not children of n, and 0 for the children
+#
+# (At the root, a draft token that begins no split is a category of its own with P = 0: it is always rejected.)
 #
 # Why is this exact? At each node it is lesson 1 again, with categories in place of tokens: each comes out with probability P.
 # And on the way down to a token, the P multiply to its p: for ab, mass(a) · mass(ab) / mass(a) = p(ab). After an accepted
@@ -95,7 +96,7 @@ def choice(node, p, q):
     groups = categories(node)
     P = {name: p[tokens].sum() / p[inside(node)].sum() for name, tokens in groups.items()}
     Q = {name: q[name] for name in groups if name not in ("stop", "rest")}
-    return P, Q | {"stop": 1 - sum(Q.values()), "rest": 0}  # only names in P are used
+    return P, Q | {"stop": 1 - sum(Q.values()), "rest": 0}  # names that P lacks are ignored
 
 
 def after_stop(node, q):
@@ -117,7 +118,8 @@ for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.8), (0.5, 0.5), (0.8, 1.
 #
 # Each judging of P against Q is a **comparison**. After a rejection a category is drawn from max(0, P - Q), then one of its
 # tokens by p. The draft alone determines where the *proposed* tokens end. So all of them are known at once, and one pass
-# gives the rows after them. If the draft ends at a node where a token could end, that token is in the pass, too.
+# gives the rows after them. If the draft ends at a node where a token could end, the pass also holds that token:
+# if the target draws it, there is a row for the bonus.
 
 # %%
 def one_of(tokens, p, draws):
@@ -191,7 +193,7 @@ assert max(gaps) < 1e-12
 # %% [markdown]
 # ## The real thing
 #
-# The package's trie (omnidraft/lifting.py) of two embedded models, and the tokens at its node " w":
+# The package's trie (omnidraft/lifting.py) of two of its models, and the tokens at its node " w":
 
 # %%
 models = pair("draft-tasks", "qwen-like")

@@ -34,9 +34,9 @@
 # Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
 # max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
 #
-# Why is this right? Let a share D of all drafts have a certain beginning, and let a share r of these keep it. (The empty one
-# has D = r = 1.) The draft continues with x with probability Q(x); the text should do so with P(x). So D · r · P(x) of them
-# should go on with x.
+# Why is this right? Let a share D of all drafts have a certain beginning, and let a share r of these keep at least it. (The
+# empty one has D = r = 1.) The draft continues with x with probability Q(x); the text should do so with P(x). So a share
+# D · r · P(x) of all drafts should go on with x.
 #
 # - *Kept* with the x that was drafted: D · Q(x) · r' = D · min(Q(x), r · P(x)). The sum over x is D · (r - Z), because
 #   min(Q, r · P) = r · P - max(0, r · P - Q).
@@ -129,7 +129,7 @@ assert found[1] > found[0]
 
 # %% [markdown]
 # This is the draft that gains most. Judged alone, its first atom is kept with probability 0.58. But the target finds what
-# follows more probable than the drafter does: r rises back to 1, and the first four tokens (to 'ived') are always kept.
+# follows more probable than the drafter does: r rises back to 1, and the tokens p, ig, who and lived are always kept.
 #
 # Most drafts gain less, since these two models disagree little. For two published models the gain is 2.8 %, and
 # 6.7 % with the roles exchanged (docs/results.md, "Measured once").

@@ -20,10 +20,13 @@
 # Let z = (0, 0), so q = (1/2, 1/2), and p = (3/4, 1/4). The gradient is (-1/4, 1/4): a step against it makes the first token
 # more probable.
 #
-# The paper takes the other direction, KL(q || p) = sum_x q(x) · l(x) with l(x) = log(q(x) / p(x)). The derivative of q(x) is
-# q(x) times that of log q(x): in z_y, q(x) · ((1 if x = y, else 0) - q(y)). Times l(x) and summed over x, this is q(y) ·
-# (l(y) - KL(q || p)). That is the whole gradient, since the terms with the derivative of l(x) add up to 0. Both directions
-# are 0 if q = p, but this one punishes q where p has little.
+# The paper takes the other direction, KL(q || p) = sum_x q(x) · l(x) with l(x) = log(q(x) / p(x)). In z_y,
+#
+#     q(x) has the derivative                  q(x) · ((1 if x = y, else 0) - q(y))    (q(x) times that of log q(x))
+#     this times l(x), summed over x, is       q(y) · (l(y) - KL(q || p))              the gradient, since
+#     q(x) times the derivative of l(x)        adds up to 0, as sum q = 1
+#
+# Both directions are 0 if q = p, but this one punishes q where p has little.
 
 # %%
 from helpers import bar, bars, check, examples
@@ -58,7 +61,7 @@ for step in range(5):
 # %% [markdown]
 # ## The equation (arXiv 2507.02659, Eq. 3 and 4; its lambda is 0.2)
 #
-# Each target token t of a text has a row p and a split (lesson 3).
+# Each target token t of a text has a row p and a split.
 #
 #     Eq. 3   t has a direct token:     KL(q || p), both rows cut to the direct map and normalised again
 #     Eq. 4   t is an n-gram d_1..d_n:  lambda · (-log q_1(d_1) - ... - log q_n(d_n))
@@ -161,11 +164,11 @@ for task in ("math", "code"):
     assert found["lifted"] > found["hybrid"] > found["dm"]
 
 # %% [markdown]
-# With few n-grams (math) the losses differ little, with many (code) much: `dm` learns only from the other tokens, `hybrid`
-# also learns to write n-grams, and `lifted` learns how often. Since `lifted` trains Q towards P, these bars favour it. But
-# after 2,000 texts it is ahead under the paper's own rule, too (at T = 0.01, all after a rejection counted as lost): it
-# accepts 38 % of the proposals for code and 67 % for math, with `hybrid` 23 and 49 %, with `dm` 19 and 45 %
-# (docs/results.md, "Learning").
+# With few n-grams (math) the losses differ little, with many (code) much: `dm` learns only from tokens that are no n-grams,
+# `hybrid` also learns to write n-grams, and `lifted` learns how often. Since `lifted` trains Q towards P, these bars favour
+# it. But after 2,000 texts it is ahead under the paper's own rule, too: it accepts 38 % of the proposals for code and 67 %
+# for math, with `hybrid` 23 and 49 %, with `dm` 19 and 45 % (docs/results.md, "Learning"; T = 0.01, all after a rejection is
+# lost).
 #
 # ## Exercises
 #

@@ -2,9 +2,9 @@
 # # 8 · Knowing when to stop: the acceptance head
 #
 # In an easy stretch of text a dozen draft tokens are accepted in a row; before a name or a number, none. No fixed k suits
-# both. So, while drafting, we predict the probability P_i (not lesson 5's P) that draft token i is accepted if all before it
-# are, and stop when the product of the P_i falls below a **threshold**. The simplest prediction is q(d_i), the drafter's own
-# probability of its token. The paper's is the **acceptance head**, a small network that learns how far q can be trusted.
+# both. So, while drafting, we predict the probability P_i that draft token i is accepted if all before it are, and stop when
+# the product of the P_i falls below a **threshold**. The simplest prediction is q(d_i), the drafter's own probability of its
+# token. The paper's is the **acceptance head**, a small network that learns how far q can be trusted.
 #
 # ## The equation (arXiv 2507.02659, section 3.3)
 #
@@ -79,7 +79,7 @@ class Rounds(list):
         if len(places) == 12:  # fewer if the drafter ends the text
             p = process(logits)[places, proposals.tokens]
             q = np.array(draft.probs)[places, draft.tokens]
-            self.append((draft.features, np.minimum(1, p / q), places < len(emitted)))
+            self.append((draft.features, np.minimum(1, p / q), places < len(emitted)))  # up to the first rejected
 
 
 def collect(models, head, prompts):
@@ -116,7 +116,7 @@ def stops_at(P, threshold):
 
 def tokens_per_cost(y, n):  # n (rounds,), or one number
     drafted = np.arange(1, 13) <= np.reshape(n, (-1, 1))  # (rounds, 12)
-    tokens = 1 + (drafted * np.cumprod(y, axis=1)).sum(axis=1)  # what is not reached counts little
+    tokens = 1 + (drafted * np.cumprod(y, axis=1)).sum(axis=1)  # each y counts as far as it is reached
     return tokens.mean() / (1 + 0.1 * np.mean(n))
 
 

@@ -80,7 +80,7 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
 
 # %% [markdown]
 # One drafter knows only general text, and has two targets, each with its own tokenizer: each prompt of the stream goes to
-# both. Then we count what this is worth: the block efficiency on held-out prompts, before and after.
+# both. Then we measure what this is worth: the block efficiency on held-out prompts, before and after.
 
 # %%
 base = load("draft-general")
@@ -100,7 +100,8 @@ for models in both.values():
     rng = np.random.default_rng(0)
     trainer = Trainer(base, Recipe("lifted"), rng)  # the adapters for this target
     streams.append(serve(models, trainer, prompts[6:], options, Uniforms(rng)))
-list(zip(*streams, strict=True))  # the first prompt for both targets, then the second
+for _ in zip(*streams, strict=True):  # each prompt for both targets
+    pass
 for name, models in both.items():
     found[f"{name:11} after"] = efficiency(models)
     assert found[f"{name:11} after"] > found[f"{name:11} before"]

@@ -161,7 +161,7 @@ def bias(draft, target, cache, text="ha"):
             written[token] += drawn * keep
             written += drawn * (1 - keep) * residual / max(residual.sum(), 1e-30)
             drawn = 0
-        written += drawn * p  # nothing was proposed
+        written += drawn * p  # 0 if a token was proposed
     return abs(written - p).sum() / 2
 
 # ---- 8. One round in colours, and what each component brings -------------------------------------
@@ -177,7 +177,7 @@ def measure(name, *models_and_cache, head=None):  # if a draft token costs a ten
     rounds = [*speculate(*models_and_cache, "ha", 1500, np.random.default_rng(0), head)]
     written, drafted = np.mean([(len(one.written), len(one.own) - 1) for one in rounds], axis=0)
     print(f"{name:24}{written:5.2f} tokens a pass, {drafted:.2f} drafted, "
-          f"{written / (1 + 0.1 * drafted):.2f} x plain, bias {bias(*models_and_cache):.3f}")
+          f"{written / (1 + 0.1 * drafted):.2f} x plain, bias {bias(*models_and_cache):.4f}")
 
 if __name__ == "__main__":
     draft = Model("h a ! - o", "aah!h!aahah!")  # only the drafter has -, only the target ha
