@@ -93,7 +93,7 @@ def files() -> str:
 def demo(figures: dict) -> str:
     """What `make demo` prints last."""
     rows = figures["tasks"]
-    caption = "`make demo`, in tokens per second (kept: draft tokens that entered the text):"
+    caption = "`make demo` (plain, drafts: tokens per second; kept: draft tokens in the text):"
     return "\n".join([f"{machine_line(figures)}; {caption}\n\n```text", speed_table(rows), headline(rows).plain, "```"])
 
 

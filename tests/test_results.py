@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+from statistics import median
 
 import pytest
 
@@ -174,3 +175,23 @@ def test_what_lesson_8_says_of_the_head_is_what_the_results_say():
         ratios = [one[at]["head"]["tuned"] / one[at]["confidence"]["tuned"] for one in cells]
         percent = round(100 * (sum(ratios) / len(ratios) - 1))
         assert said in text and said.startswith(f"{abs(percent)} % {'faster' if percent > 0 else 'slower'}")
+
+
+def test_what_lesson_7_says_of_the_losses_is_what_the_results_say():
+    runs, text = stored("learning")["runs"], prose("07")
+    shares = {}
+    for loss, name in ("lifted", "lifted, forward, rank 32"), ("hybrid", "hybrid, rank 32"), ("dm", "dm, rank 32"):
+        for task in ("code", "math"):
+            seeds = [run["omnidraft T=0.01"]["acceptance_proposed"] for key, run in runs.items()
+                     if key.startswith(f"draft-general -> qwen-like, {task}, seed") and key.endswith(f": {name}")]
+            shares[loss, task] = f"{median(seeds):.0%}".replace("%", " %")
+    assert f"accepts {shares['lifted', 'code']} of the proposals for code and {shares['lifted', 'math']} for math" in text
+    for loss in ("hybrid", "dm"):
+        code, math = (shares[loss, task] for task in ("code", "math"))
+        assert f"with `{loss}` {code[:2]} and {math}" in text
+
+
+def test_what_lesson_10_says_of_held_out_prompts_is_what_the_results_say():
+    speeds = [cell["T=0"]["speedup"] for name, cell in stored("real_llm")["cells"].items()
+              if name.startswith("draft-smol -> smollm2, ") and ", before, " in name]
+    assert len(speeds) == 4 and f"on held-out prompts it is {min(speeds):.1f} to {max(speeds):.1f}" in prose("10")
