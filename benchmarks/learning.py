@@ -13,7 +13,7 @@ By the clock, the un-adapted drafter serves a stream of `--texts` prompts at tem
 14 earlier texts replayed). Then plain decoding, the un-adapted and the adapted pair, and the yardstick take turns on held-out
 prompts, greedy with confidence stop; half of these are of kinds that the stream did not have. Learning has paid off after n
 tokens, where n (1 / plain tokens per second - 1 / those of the adapted pair) = seconds of learning. Results already in the
-file are not measured again.
+file are not measured again; other recipes, targets and seeds are added by naming them.
 """
 
 from __future__ import annotations
@@ -105,8 +105,9 @@ def main() -> None:
     """Learn, measure, print and write after every recipe."""
     args = arguments(
         __doc__, "learning", draft="draft-general", yardstick="draft-tasks", targets=["qwen-like"],
-        tasks=TASKS, losses={"nargs": "*", "default": list(LOSSES), "choices": list(LOSSES)},
-        ranks=([32, 0], "0 is full fine-tuning"), seeds=[0], texts=400, tokens=100)
+        tasks=TASKS, losses={"nargs": "*", "default": ["lifted, forward", "dm", "hybrid"], "choices": list(LOSSES)},
+        ranks=([32], "0 is full fine-tuning"), seeds=[0], by_clock={"nargs": "*", "default": ["math", "code"], "choices": TASKS},
+        texts=2000, tokens=100)
     settings = chosen(args, "texts", "tokens") | {"every": EVERY, "replay": REPLAY, "held_out": HELD_OUT}
 
     def run(draft: str, target: str, task: str, seed: int, recipe: Recipe | None) -> dict:
@@ -130,7 +131,7 @@ def main() -> None:
     run_all(args.json, results, {
         ("clock", f"{args.draft} -> {target}, {task}: all weights, {args.texts} texts at T = 1, seed {seed}"):
             partial(clock, args, target, task, seed)
-        for target, task, seed in product(args.targets, args.tasks, args.seeds)}, CLOCK)
+        for target, task, seed in product(args.targets, args.by_clock, args.seeds)}, CLOCK)
 
 
 if __name__ == "__main__":

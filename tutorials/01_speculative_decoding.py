@@ -159,8 +159,7 @@ paint(models.target.tokenizer, decode(4, 1), legend=True)
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. The k-th draft token counts only if the k - 1
-# before it were accepted, so each further token adds less (one prompt varies). But each takes time: the best speed needs a
-# moderate k.
+# before it were accepted, so each further token adds less. But each takes time: the best speed needs a moderate k.
 
 # %%
 tries = {k: [] for k in (0, 2, 4, 8, 16)}  # with k = 0 the target writes alone

@@ -17,7 +17,7 @@ from functools import partial
 from helpers import check, distribution_of, draw_trie, total_variation
 
 import numpy as np
-from omnidraft import pair
+from omnidraft import Uniforms, pair
 
 a, b, ab = 0, 1, 2
 p = np.array([0.4, 0.2, 0.4])
@@ -106,13 +106,6 @@ def after_stop(node, q):
     return left / left.sum()
 
 
-first, second = np.array([0.8, 0.2]), np.array([0.5, 0.5])
-steps = [(ROOT, a, first), ((a,), "stop", second), (ROOT, a, after_stop((a,), second))]
-for (node, proposed, q), by_hand in zip(steps, [(0.8, 0.8), (0.5, 0.5), (0.8, 1.0)], strict=True):
-    P, Q = choice(node, p, q)
-    print("at node a" if node else "at the root", f"P = {P[proposed]:.1f}  Q = {Q[proposed]:.1f}")
-    assert np.allclose((P[proposed], Q[proposed]), by_hand)
-
 # %% [markdown]
 # ## One by one
 #
@@ -133,7 +126,7 @@ def recovered(node, p, P, Q, draws):
     return one_of(categories(node)[category], p, draws)
 
 
-def one_by_one(draft, q_rows, p_after, draws):
+def one_by_one(draft, q_rows, p_after, draws, say=lambda *_: None):
     """The tokens that a round writes; p_after(tokens) is the target's row after them."""
     written = []
     node = ROOT
@@ -144,6 +137,7 @@ def one_by_one(draft, q_rows, p_after, draws):
         for proposed in proposals:
             p = p_after(written)  # from the one pass
             P, Q = choice(node, p, q)
+            say(node, proposed, P, Q)
             # not in P: an atom that begins no split, or a stop where no token ends
             if proposed not in P or not draws.accept(min(1, P[proposed] / Q[proposed])):
                 return [*written, recovered(node, p, P, Q, draws)]
@@ -162,6 +156,20 @@ def one_by_one(draft, q_rows, p_after, draws):
             return written  # a longer token was not in the pass: no row after it
     return [*written, one_of(inside(ROOT), p_after(written), draws)]  # the bonus
 
+
+# %% [markdown]
+# The round that we did by hand, step by step:
+
+# %%
+def say(node, proposed, P, Q):
+    place = "at node a" if node else "at the root"
+    print(f"{place:11}  {'a' if proposed == a else proposed:4}  P = {P[proposed]:.1f}  Q = {Q[proposed]:.1f}")
+
+
+first, second = np.array([0.8, 0.2]), np.array([0.5, 0.5])
+written = one_by_one([a, a], [first, second], lambda tokens: p, Uniforms(np.random.default_rng(0)), say)
+print("written:", *[("a", "b", "ab")[token] for token in written])
+assert written[0] == a  # P = Q until this stop
 
 # %% [markdown]
 # Is it lossless? We give the drafter a third token, c, and the target two more: ac, and z without a split. Then we

@@ -92,9 +92,9 @@ def hybrid(z, text, splits, direct, weight=0.2):
 # q(a) = P(a) = p(a) + p(ab) = 0.8 (lesson 5). But Eq. 3 compares only a and b: it wants 0.4 / 0.6. Eq. 4 sees that ab was
 # written, not how often it should be: it wants q(a) = 1. Training on their sum ends up in between.
 #
-# This project's **lifted loss** is the sum of KL(P || Q) over all comparisons of lesson 5 along the text. (Both directions
-# have their minimum at Q = P.) We average the gradient over the three tokens, weighted by how often the target writes them.
-# The bars show how often the first atom is accepted after training: always with `lifted`.
+# This project's **lifted loss** is the sum of KL(P || Q) over all comparisons of lesson 5 along the text. We average the
+# gradient over the three tokens, weighted by how often the target writes them. The bars show how often the first atom is
+# accepted after training.
 
 # %%
 a, b, ab = 0, 1, 2

@@ -52,8 +52,8 @@ assert np.allclose(each[:2], [0.7, 0.85], atol=0.005) and each[16] > 2 * ways["o
 # %% [markdown]
 # ## The real thing
 #
-# Here are lines 2 and 3 of the equations. (The rounds have computed the rows p already. To keep the code short, `decode`
-# computes them again.)
+# Here are lines 2 and 3 of the equations. (The rounds know the rows p already; to keep the code short, `decode` computes them
+# again.)
 
 # %%
 def decode(models, prompt, options, draws):
