@@ -16,7 +16,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export OMP_NUM_THREADS ?= 1
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo smollm2 test test-torch test-oldest test-newest test-vllm mutants soak models bench picture site notebooks dist lint clean
+.PHONY: help demo smollm2 test test-torch test-oldest test-newest test-vllm mutants soak models bench bench-real picture site notebooks dist lint clean
 
 help:            ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -57,11 +57,15 @@ test-vllm: $(VLLM_VENV)/.vllm  ## real requests to vLLM on the CPU: texts and di
 lint: $(VENV)/.dev  ## ruff
 	$(BIN)/python -m ruff check .
 
-bench: $(TORCH_VENV)/.dev  ## the figures in benchmarks/results (hours; real_llm and some rows need $$OMNIDRAFT_REAL_DATA, device a GPU)
-	for script in speed efficiency exactness learning real_llm against_transformers overhead pace quality device \
-	    paper.alignment paper.stop_rules paper.adaptive paper.shift paper.latency; do \
-	  $(TORCH_BIN)/python -m benchmarks.$$script --json || exit 1; \
-	done
+# The longest first. Two run at a time: each has one thread, and speeds are ratios of ways that take turns.
+BENCH = exactness learning against_transformers paper.stop_rules pace paper.shift speed efficiency paper.adaptive quality \
+    overhead paper.latency paper.alignment device
+bench: $(TORCH_VENV)/.dev  ## the figures in benchmarks/results (three hours; some rows need $$OMNIDRAFT_REAL_DATA, device a GPU)
+	printf '%s\n' $(BENCH) | xargs -P 2 -I {} $(TORCH_BIN)/python -m benchmarks.{} --json
+
+bench-real: $(TORCH_VENV)/.dev  ## those of SmolLM2 on public data in $$OMNIDRAFT_REAL_DATA (a day or more)
+	$(TORCH_BIN)/python -m benchmarks.real_llm --json
+	$(TORCH_BIN)/python -m benchmarks.pace --json --pairs draft-general:smollm2 draft-smol:smollm2
 
 picture: $(VENV)/.core  ## renew the README's picture (with Chromium) and its demo figures
 	$(BIN)/python docs/demo.py

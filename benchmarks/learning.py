@@ -106,8 +106,8 @@ def main() -> None:
     args = arguments(
         __doc__, "learning", draft="draft-general", yardstick="draft-tasks", targets=["qwen-like"],
         tasks=TASKS, losses={"nargs": "*", "default": ["lifted, forward", "dm", "hybrid"], "choices": list(LOSSES)},
-        ranks=([32], "0 is full fine-tuning"), seeds=[0], by_clock={"nargs": "*", "default": ["math", "code"], "choices": TASKS},
-        texts=2000, tokens=100)
+        ranks=([32], "0 is full fine-tuning"), seeds=[0], texts=2000, tokens=100,
+        by_clock={"nargs": "*", "default": ["math", "code"], "choices": TASKS})
     settings = chosen(args, "texts", "tokens") | {"every": EVERY, "replay": REPLAY, "held_out": HELD_OUT}
 
     def run(draft: str, target: str, task: str, seed: int, recipe: Recipe | None) -> dict:

@@ -6,7 +6,8 @@ from statistics import fmean, median
 
 from benchmarks.common import sparkline
 
-NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M", "qwen05": "Qwen2.5-Coder-0.5B-Instruct"}
+NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M", "qwen05": "Qwen2.5-Coder-0.5B-Instruct",
+         "qwen15": "Qwen2.5-Coder-1.5B-Instruct"}
 DATA = {"gsm8k": "GSM8K", "code": "MBPP + HumanEval", "alpaca": "Alpaca", "xsum": "XSum"}
 METHODS = {"tli": "`tli`, no learning", "before": "`lifted`, no learning", "k = 4": "`lifted`, always four tokens",
            "omnidraft": "`omnidraft`, no learning", "head": "`lifted`, only the head learned"}
@@ -296,14 +297,14 @@ def real_llm(figures: dict) -> str:
     rows = []
     for name, one in figures["cells"].items():
         pair, data, method, seed = cell_name(name)
-        learned, zero, warm = one.get("learned"), one["T=0"], one["T=1"]
+        learned, zero, warm = one.get("learned"), one["T=0"], one.get("T=1")
         rows.append([pair, data, METHODS.get(method, f"`{method}` learned"), seed,
                      f"{learned['prompts']} in {learned['learning_seconds']:.0f} s" if learned else "–",
-                     with_error(zero), gain(zero), with_error(warm), gain(warm),
+                     with_error(zero), gain(zero), *([with_error(warm), gain(warm)] if warm else "––"),
                      f"{share(zero['acceptance_draft'])[:-2]} ± {share(zero['acceptance_error'])}",
                      f"{one['cache']['n-grams']:,}, {one['cache']['bytes'] / 1e6:.1f} MB"])
     rules = [[published(name), *map(with_error, found.values())] for name, found in figures["rules"].items()]
-    return (f"Published target models on public data (`benchmarks/real_llm.py`): 12 or 16 held-out prompts, texts of at most "
+    return (f"Published target models on public data (`benchmarks/real_llm.py`): 12 to 48 held-out prompts, texts of at most "
             f"{figures['settings']['tokens']} tokens (± standard error, jackknife over prompts), for 6 to 12 of them the "
             "speedup over plain decoding by the wall clock, both in turns. The drafter learned online, greedy, from other "
             "prompts. The surer a drafter is of itself, the longer it drafts (`Confidence`): read the tokens per pass with "
@@ -332,7 +333,8 @@ def real_at_a_glance(figures: dict) -> str:
     rows = []
     for (pair, data), one in cells.items():
         before, mark = one["before"], one["before"]["mark"]
-        row = [pair, data, with_error(before["T=0"]), gain(before["T=0"]) + mark, gain(before["T=1"]) + mark]
+        row = [pair, data, with_error(before["T=0"]), gain(before["T=0"]) + mark,
+               gain(before["T=1"]) + mark if "T=1" in before else "–"]
         if after := one.get("lifted"):
             row += [f"{after['learned']['prompts']} prompts", with_error(after["T=0"]), gain(after["T=0"]) + after["mark"]]
         rows.append(row + ["–"] * (8 - len(row)))

@@ -3,7 +3,7 @@
 #
 # A large language model writes one **token** (a word or a piece of one) per **pass** (one run of the model), and every pass
 # reads all the model's weights. A pass over several tokens reads the weights only once, so it costs less than several passes
-# over one token each. How much less? Let us measure it, with one of the package's small models.
+# over one token each. How much less? We measure it with one of the package's models.
 
 # %%
 from time import perf_counter
@@ -159,7 +159,7 @@ paint(models.target.tokenizer, decode(4, 1), legend=True)
 
 # %% [markdown]
 # **Block efficiency** is the mean number of tokens written per target pass. The k-th draft token counts only if the k - 1
-# before it were accepted, so each further token adds less. But each takes time: the best speed needs a moderate k.
+# before it were accepted, so on average each further token adds less. But each takes time: the best speed needs a moderate k.
 
 # %%
 tries = {k: [] for k in (0, 2, 4, 8, 16)}  # with k = 0 the target writes alone

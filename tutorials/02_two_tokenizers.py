@@ -68,7 +68,8 @@ assert (by_strings, by_bytes) == ([0, 1, -1], [0, 3, 2])
 #
 # Our drafter's tokenizer is in the style of SentencePiece, the target's is byte-level. `token_bytes` are the bytes of each
 # token; `align` is the package's direct map. Strings miss 15 % of the drafter's tokens (most of them `<0x..>`), bytes 2 %.
-# More than half of the target's have none: it has twice as many tokens.
+# More than half of the target's have none: it has twice as many tokens. (Two draft tokens may have the same bytes,
+# such as A and `<0x41>`.)
 
 # %%
 drafter, target = load("draft-tasks").tokenizer, load("qwen-like").tokenizer

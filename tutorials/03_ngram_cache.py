@@ -57,7 +57,7 @@ for draft, wanted in {"f la ke s": "flake s", "f la s": "fla s", "s f ke s": "s 
 # token that has no direct token. This is the **split** of the token. Here is one prompt at temperature 0, first with an
 # empty cache, then with a prefilled one. (`omnidraft` is the paper's rule, which lesson 4 examines; at temperature 0 it only
 # asks whether the target would take this token.) The translated tokens, which the target judges, are called **proposals**;
-# `translate` gives the same ones as the package. The cache changes the speed, not the text.
+# `translate` gives the same ones as the package. Here the cache changes the speed, not the text.
 
 # %%
 drafter, target = load("draft-tasks"), load("qwen-like")
@@ -77,7 +77,7 @@ assert texts[0] == texts[1]
 
 # %% [markdown]
 # The paper's way is to learn from text: every n:1 span (lesson 2) of the text just written becomes an entry. We do it after
-# each of eight stories. (The package's `Options(learn=True)` does it after each round.)
+# each of eight stories.
 
 # %%
 def merges(text):

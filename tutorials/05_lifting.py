@@ -158,7 +158,7 @@ def one_by_one(draft, q_rows, p_after, draws, say=lambda *_: None):
 
 
 # %% [markdown]
-# The round that we did by hand, step by step:
+# The round by hand, step by step:
 
 # %%
 def say(node, proposed, P, Q):
@@ -169,7 +169,7 @@ def say(node, proposed, P, Q):
 first, second = np.array([0.8, 0.2]), np.array([0.5, 0.5])
 written = one_by_one([a, a], [first, second], lambda tokens: p, Uniforms(np.random.default_rng(0)), say)
 print("written:", *[("a", "b", "ab")[token] for token in written])
-assert written[0] == a  # P = Q until this stop
+assert written[0] == a
 
 # %% [markdown]
 # Is it lossless? We give the drafter a third token, c, and the target two more: ac, and z without a split. Then we
@@ -177,7 +177,8 @@ assert written[0] == a  # P = Q until this stop
 # the previous token.
 
 # %%
-splits |= {3: (a, 2), 4: ()}  # ac and z; the drafter's c is 2
+c = 2  # an atom
+splits |= {3: (a, c), 4: ()}  # ac and z
 
 
 def two_tokens(p, q, draws):  # p[t] and q[d]: the rows after t and d; p[-1] and q[-1]: the first ones

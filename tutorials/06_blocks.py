@@ -19,7 +19,7 @@
 # from a bb: of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4 lose both
 # tokens, and an a is written; p draws what follows it, 3 times a and once b. And 4 ab become aa, since after an a only 2 of 8
 # should be b:
-# 2 + 3 + 4 = 9.
+# 2 + 3 + 4 = 9. Of the 32 draft tokens 19 are kept; one by one it would be 18.
 #
 # ## The equation (arXiv 2403.10444, with one vocabulary: P is p, and Q is q)
 #
@@ -43,9 +43,9 @@
 # - *Missing*, the difference: D · max(0, r · P(x) - Q(x)), which is the residual. The sum over x is D · Z.
 # - *Coming back* to this place, because nothing was kept from x on: D - D · (r - Z) = D · (Z + 1 - r).
 #
-# Of these that come back, D · Z are needed here, so each stops here with probability h = Z / (Z + 1 - r). The others are too
-# many, and go back one place further. And the beginning with x added has D · Q(x) and is to be kept with r': the same
-# argument holds again, one token later.
+# Of these that come back, D · Z are needed here, so each stops here with probability h = Z / (Z + 1 - r), and the others go
+# back one place further. So D · (r - Z) go on and D · Z stop here: together D · r, as was assumed. And the beginning with x
+# added has D · Q(x) and is to be kept with r': the same argument holds again, one token later.
 
 # %%
 from helpers import bars, check, comparisons_of, distribution_of, examples, total_variation
@@ -91,8 +91,8 @@ assert total_variation(found, {(x, y): p[x] * p[y] for x, y in names}) < 1e-12
 # For two tokenizers, `lifted` (omnidraft/verification.py) does the same with the comparisons of lesson 5: a place is a
 # comparison, P and Q are those of its categories, and each comparison takes r to r'.
 #
-# What is this worth? For a draft with given rows we need not draw: here is the probability that at least its first n
-# comparisons are kept, for n = 1, ..., N.
+# For a draft with given rows we need not draw: here is the probability that at least its first n comparisons are kept, for n
+# = 1, ..., N.
 
 # %%
 def kept_one_by_one(steps):  # (N,)

@@ -92,9 +92,9 @@ def hybrid(z, text, splits, direct, weight=0.2):
 # q(a) = P(a) = p(a) + p(ab) = 0.8 (lesson 5). But Eq. 3 compares only a and b: it wants 0.4 / 0.6. Eq. 4 sees that ab was
 # written, not how often it should be: it wants q(a) = 1. Training on their sum ends up in between.
 #
-# This project's **lifted loss** is the sum of KL(P || Q) over all comparisons of lesson 5 along the text. We average the
-# gradient over the three tokens, weighted by how often the target writes them. The bars show how often the first atom is
-# accepted after training.
+# This project's **lifted loss** is the sum of KL(P || Q) over all comparisons of lesson 5 along the text. As Q(c) may be a
+# sum of several q(x), its gradient in z_x is q(x) · (1 - P(c) / Q(c)), where c is the category of x. We average the
+# gradient over the three tokens, weighted by how often the target writes them.
 
 # %%
 a, b, ab = 0, 1, 2
@@ -167,8 +167,8 @@ for task in ("math", "code"):
 # With few n-grams (math) the losses differ little, with many (code) much: `dm` learns only from tokens that are no n-grams,
 # `hybrid` also learns to write n-grams, and `lifted` learns how often. Since `lifted` trains Q towards P, these bars favour
 # it. But after 2,000 texts it is ahead under the paper's own rule, too: it accepts 38 % of the proposals for code and 67 %
-# for math, with `hybrid` 23 and 49 %, with `dm` 19 and 45 % (docs/results.md, "Learning"; T = 0.01, all after a rejection is
-# lost).
+# for math, with `hybrid` 23 and 49 %, with `dm` 19 and 45 % (docs/results.md, "Learning"; here all after a rejection
+# counts as not accepted).
 #
 # ## Exercises
 #

@@ -94,7 +94,7 @@ bars(kinds, 0.5, "d", "spans of drafts and proposals")
 # write ba is to write the atom b, then a. So, with the row (a 0.5, b 0.3, ba 0.2):
 #
 # 1. The first atom is b with probability Q(b) = q(b) + q(ba) = 0.3 + 0.2, and a with Q(a) = 0.5.
-# 2. Before the next atom is judged, the draft shows whether the token ends here. If so, it was b, and the next atom
+# 2. Once b is judged, the draft shows whether the token ends here. If so, it was b, and the next atom
 #    comes from the drafter's next row. If not, it was ba, and the next atom is a for certain: Q(a) = 1.
 #
 # For each atom of a draft, `reveal` gives the row from which its token was drawn, and the token's earlier atoms. From both,
@@ -111,8 +111,7 @@ for atom, Q in zip(atoms, found, strict=True):
 assert np.allclose(found, [[0.5, 0.3 + 0.2, 0], [1, 0, 0]])
 
 # %% [markdown]
-# What is this worth? llama3-like writes 24 as one token, qwen-like as two (lesson 2). Here it drafts for qwen-like at
-# temperature 1. (A draft token may be several proposals, so a round may write more than 7 tokens.)
+# llama3-like writes 24 as one token, qwen-like as two (lesson 2). Here it drafts for qwen-like at temperature 1.
 
 # %%
 both, without = pair("llama3-like", "qwen-like"), pair("llama3-like", "qwen-like")
@@ -148,13 +147,13 @@ parts(metrics.summarize(rounds), metrics.summarize(alone))
 # A round costs well over one pass, so the speedup is well below tau. SmolLM2 is 18 times as large as draft-smol, but c is
 # well above 1/18: the drafter also reads what the target wrote, and not all work shrinks with the model.
 #
-# This text is easy to draft: on held-out prompts it is 1.0 to 2.1 (docs/results.md, "Real language models").
+# This text is easy: with SmolLM2, held-out prompts reach 1.0 to 2.1 (docs/results.md, "Real language models").
 #
 # ## Exercises
 #
 # 1. A drafter reaches tau = 2.2 with k = 4, c = 0.03, pass(5) = 1.05 and o = 0.03. What is the speedup?
 # 2. A pass of one token takes 16 ms, a pass of four 52 ms. Three tokens are drafted per
-#    round; suppose that drafting takes no time. What tau is needed to gain anything?
+#    round; suppose that the rest takes no time. What tau is needed to gain anything?
 
 # %%
 check("10.1", ...)

@@ -75,7 +75,7 @@ def translate(drafted, rows, direct, cache, size):
                 q[token] = max(0, q[token] - joint)
             token = cache[ngram]
             q[token] = joint  # q'(t) = q(d_1) ... q(d_n)
-        if token < 0:  # no target token: the proposals end here
+        if token < 0:  # no target token: it is dropped (lesson 8: a small bias), and the rest
             break
         proposals.append((token, ngram, q))
         drafted, rows = drafted[len(ngram):], rows[len(ngram):]
@@ -139,11 +139,11 @@ class Head:
         return 1 - np.prod(1 / (1 + np.exp(-self.f[own[:-1], own[1:]]))) > self.gamma
 
     def learn(self, rounds, rate=0.1):
-        """Steps of cross-entropy; the label of d_i is min(1, p / q') of its proposal."""
+        """Steps of cross-entropy; labels of a proposal's d_i multiply to min(1, p / q')."""
         for own, proposals, p, written in rounds:
             place = 0
             for (token, ngram, q), row in zip(proposals, p[:len(written)]):  # the reached ones
-                label = min(1, row[token] / q[token])
+                label = min(1, row[token] / q[token]) ** (1 / len(ngram))
                 for pair in zip(own[place:], ngram):  # each (d_{i-1}, d_i), with this label
                     self.f[pair] -= rate * (1 / (1 + np.exp(-self.f[pair])) - label)
                 place += len(ngram)
