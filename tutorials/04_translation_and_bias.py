@@ -50,8 +50,7 @@ from omnidraft.verification import rejection_sampling
 #
 # So a is written with probability 0.2 instead of 0.4, and ab with 0.6 instead of 0.4. The **total variation** of two
 # distributions is half the sum of their absolute differences. It is 0 if they are equal; here it is 0.2. This is the *bias*
-# of the rule. The code shows the same: first the proposals, then the distribution of the token that is written.
-# (`rejection_sampling` is step 3 of lesson 1's `speculate`.)
+# of the rule. The code shows the same. (`rejection_sampling` is step 3 of lesson 1's `speculate`.)
 
 # %%
 a, b, ab = 0, 1, 2

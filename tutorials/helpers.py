@@ -70,6 +70,7 @@ ANSWERS = {  # question: (the answer, or the function to write, hint)
     "8.1": (lambda: 3, "compare 0.9, 0.9 · 0.8, ... with the threshold; the token that triggers the stop counts"),
     "8.2": (lambda: 0.75 / (0.75 + 6 * 0.25), "where the mean of the derivative, (y + 6 (1 - y)) P - y, is 0"),
     "9.1": (lambda: 8 * (300 + 100), "B has 300 rows and 8 columns; A has 8 rows and 100 columns"),
+    "9.2": (lambda: 12 / (1 / 200 - 1 / 300), "12 s = n · (time of a token before - time of a token after), each time 1 / r"),
     "10.1": (lambda: 2.2 / (1.05 + 4 * 0.03 + 0.03), "put the numbers into the equation"),
     "10.2": (lambda: 52 / 16, "the speedup is 1 where tau equals what a round costs, in passes of one token"),
 }
