@@ -59,7 +59,7 @@ lint: $(VENV)/.dev  ## ruff
 
 # The longest first. Two run at a time: each has one thread, and speeds are ratios of ways that take turns.
 BENCH = exactness learning against_transformers paper.stop_rules pace paper.shift speed efficiency paper.adaptive quality \
-    overhead paper.latency paper.alignment device
+    demo overhead paper.latency paper.alignment device
 bench: $(TORCH_VENV)/.dev  ## the figures in benchmarks/results (three hours; some rows need $$OMNIDRAFT_REAL_DATA, device a GPU)
 	printf '%s\n' $(BENCH) | xargs -P 2 -I {} $(TORCH_BIN)/python -m benchmarks.{} --json
 
@@ -70,7 +70,7 @@ bench-real: $(TORCH_VENV)/.dev  ## those of SmolLM2 on public data in $$OMNIDRAF
 picture: $(VENV)/.core  ## renew the README's picture (with Chromium) and its demo figures
 	$(BIN)/python docs/demo.py
 	$(BIN)/python docs/play.py --picture docs/play.png
-	$(BIN)/python cli.py demo --json benchmarks/results/demo.json
+	$(BIN)/python -m benchmarks.demo --json
 	$(BIN)/python -m benchmarks.report
 
 site: $(DOCS_VENV)/.docs  ## the lessons as web pages with equations, figures and output: build/site/index.html (two minutes)

@@ -34,7 +34,6 @@ DEPENDS = {"alignment": ("omnidraft/vocabulary.py", "omnidraft/ngram_cache.py", 
            "overhead": tuple(f"omnidraft/{name}*.py" for name in ("verification", "lifting", "sampling", "translation")),
            "vllm": WITH_ENGINES}
 OLDER = {  # result files with figures that are older than the code (a test allows no others), and why
-    "demo": "written by `make picture`, without its commit",
     "device": "needs a GPU",
     "learning": "days of learning",
     "pace": "the rows of SmolLM2: an hour each",
