@@ -60,7 +60,7 @@ lint: $(VENV)/.dev  ## ruff
 # The longest first. Two run at a time: each has one thread, and speeds are ratios of ways that take turns.
 BENCH = exactness learning against_transformers paper.stop_rules pace paper.shift speed efficiency paper.adaptive quality \
     demo overhead paper.latency paper.alignment device
-bench: $(TORCH_VENV)/.dev  ## the figures in benchmarks/results (three hours; some rows need $$OMNIDRAFT_REAL_DATA, device a GPU)
+bench: $(TORCH_VENV)/.dev  ## the figures in benchmarks/results (three to four hours; some rows need $$OMNIDRAFT_REAL_DATA, device a GPU)
 	printf '%s\n' $(BENCH) | xargs -P 2 -I {} $(TORCH_BIN)/python -m benchmarks.{} --json
 
 bench-real: $(TORCH_VENV)/.dev  ## those of SmolLM2 on public data in $$OMNIDRAFT_REAL_DATA (a day or more)

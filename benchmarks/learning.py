@@ -91,13 +91,13 @@ def clock(args: Namespace, target: str, task: str, seed: int) -> dict:
             "yardstick": (Pair(load(args.yardstick), goal), stop)}
     found = speeds(ways, prompts(task, CLOCK["prompts"]), CLOCK["tokens"], CLOCK["repeats"])
     s, after, rate = learner.statistics, found["after"], "tokens_per_second"
-    row = {"learning_seconds": round(s["learning_seconds"], 1), "serving_seconds": round(s["seconds"], 1),
-           "learning_share": learning_share(s), "updates": s["updates"], "rollbacks": learner.rollbacks}
+    row = {"learning_seconds": round(s.learning_seconds, 1), "serving_seconds": round(s.seconds, 1),
+           "learning_share": learning_share(s), "updates": s.updates, "rollbacks": learner.rollbacks}
     for name in ("plain", "before"):
         row[f"to_{name}"] = round(after[rate] / found[name][rate], 3)
         row[f"seen_to_{name}"] = round(after[f"seen_{rate}"] / found[name][f"seen_{rate}"], 3)
     gain = 1 / found["plain"][rate] - 1 / after[rate]
-    row["pays_against_plain_after"] = round(s["learning_seconds"] / gain) if gain > 0 else None
+    row["pays_against_plain_after"] = round(s.learning_seconds / gain) if gain > 0 else None
     return row | found
 
 

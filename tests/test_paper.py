@@ -52,7 +52,7 @@ def test_what_it_prints():
     *rows, a_round, last = done.stdout.splitlines()
     tokens, drafted, speed, bias = zip(*(map(float, re.findall(r"\d+\.\d+", row)) for row in rows), strict=True)
     assert tokens[1] > tokens[0] + 0.1 and tokens[2] > tokens[1] + 0.5
-    assert drafted[3] < drafted[2] - 0.5 and tokens[3] > 0.95 * tokens[2] and speed[3] > speed[2]
+    assert drafted[3] < drafted[2] - 0.5 and tokens[3] > 0.95 * tokens[2] and speed[4] > speed[3] > speed[2]
     assert "(merged)" in a_round and "\033[36;4mha" in a_round
     assert bias[0] < 0.001 and 0.5 > bias[1] > bias[2] > 0.005 and "mini.py" in last
 

@@ -4,10 +4,11 @@ import json
 import re
 import subprocess
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import common, report
+from benchmarks import common, learning, report
 from benchmarks.paper import alignment, stop_rules
 from omnidraft import pair
 from omnidraft.engine.load import folder
@@ -125,6 +126,14 @@ def test_what_a_stop_rule_is_counted_on():
     [places] = stop_rules.at_zero(pair("draft-tasks", "qwen-like"), ["Once upon a time"], 4)
     assert len(places) == 4 and all(1 <= written <= n + 1 for one in places for n, written in enumerate(one.tokens))
     assert max(written for one in places for written in one.tokens) > 1
+
+
+def test_learning_by_the_clock_says_when_it_has_paid(monkeypatch):
+    monkeypatch.setattr(learning, "CLOCK", {"prompts": 1, "tokens": 4, "repeats": 1, "replay": 1})
+    args = SimpleNamespace(draft="draft-general", yardstick="draft-tasks", texts=2)
+    row = learning.clock(args, "qwen-like", "math", seed=0)
+    assert row["updates"] == 1 and 0 < row["learning_share"] < 1 and row["learning_seconds"] > 0
+    assert {"plain", "before", "after", "yardstick", "pays_against_plain_after"} < set(row)
 
 
 def test_figures_older_than_the_code_are_listed(tmp_path, monkeypatch):

@@ -84,7 +84,7 @@ for d in np.flatnonzero(two_lines != alignment.draft_to_target):
 
 # %% [markdown]
 # So the two lines are wrong only for **special tokens**, such as the one that ends a text. They have no bytes, so the two
-# lines give all of them one key. Instead, we pair them by **role**: by what they are for.
+# lines give all of them one key. Instead, we pair them by **role**: what they are for.
 
 # %%
 def repaired(drafter, target):
@@ -125,8 +125,8 @@ print(*found, sep="\n")
 assert [kind for kind, *_ in found] == ["1:1", "n:1", "n:n"]
 
 # %% [markdown]
-# Here are the spans of a sentence, in brackets, and how common each kind is in 90 texts, for two drafters. `>` marks n:1,
-# `<` 1:n, and `#` n:n. Most spans are 1:1. The others are n:1 for a drafter with a smaller vocabulary than the target's, and
+# Here are the spans of a sentence, in brackets, and how common each kind is in 90 texts, for two drafters. `>` marks n:1, `<`
+# 1:n, and `#` n:n. Most spans are 1:1. Here the others are n:1 for a drafter with a smaller vocabulary than the target's, and
 # 1:n for one with a larger: llama3-like writes 24 as one token, the target as two.
 
 # %%

@@ -54,10 +54,11 @@ for draft, wanted in {"f la ke s": "flake s", "f la s": "fla s", "s f ke s": "s 
 # ## The real thing
 #
 # Where do entries come from? One way is to **prefill** the cache: ask the drafter's tokenizer how it would write each target
-# token that has no direct token. This is the **split** of the token. Here is one prompt at temperature 0, first with an
-# empty cache, then with a prefilled one. (`omnidraft` is the paper's rule, which lesson 4 examines; at temperature 0 it only
-# asks whether the target would take this token.) The translated tokens, which the target judges, are called **proposals**;
-# `translate` gives the same ones as the package. Here the cache changes the speed, not the text.
+# token that has no direct token. This is the **split** of the token. Here is one prompt at temperature 0, first with an empty
+# cache, then with a prefilled one. (`omnidraft` is the paper's rule, which lesson 4 examines; at temperature 0 it only asks
+# whether the target would take this token.) The translated tokens, which the target judges, are called **proposals**;
+# `translate` gives the same ones as the package. (After a round, the drafter's tokenizer cuts what was written into draft
+# tokens.) Here the cache changes the speed, not the text.
 
 # %%
 drafter, target = load("draft-tasks"), load("qwen-like")
@@ -146,8 +147,7 @@ for policy, kept in {"none": "AB", "lru": "BC", "lfu": "AC"}.items():  # A, B, C
 
 # %% [markdown]
 # When the topic changes, LFU clings to what was used often *before*, while LRU soon replaces everything. (On one topic, code,
-# the paper finds LFU a little better; Table 14.) By default this package has no limit and evicts nothing; its cache is in
-# omnidraft/ngram_cache.py.
+# the paper finds LFU a little better; Table 14.) By default this package has no limit (omnidraft/ngram_cache.py).
 #
 # ## Exercises
 #

@@ -63,7 +63,8 @@ draw_trie("the trie", splits, p, tokens=["a", "b", "ab"], atoms="ab")
 #                     P(stop) = 1 - sum_c P(c)    Q(stop) = 1 - sum_c Q(c)
 #     after a stop    q(x) becomes q(x) / Q(stop) for the atoms x that are not children of n, and 0 for the children
 #
-# (At the root, a draft token that begins no split is a category of its own with P = 0: it is always rejected.)
+# (What has P = 0 is always rejected: *stop* at a node where no token ends, and at the root a draft token that begins no
+# split.)
 #
 # Why is this exact? At each node it is lesson 1 again, with categories in place of tokens: each comes out with probability P.
 # And on the way down to a token, the P multiply to its p: for ab, mass(a) · mass(ab) / mass(a) = p(ab). After an accepted

@@ -44,8 +44,8 @@
 # - *Coming back* to this place, because nothing was kept from x on: D - D · (r - Z) = D · (Z + 1 - r).
 #
 # Of these that come back, D · Z are needed here, so each stops here with probability h = Z / (Z + 1 - r), and the others go
-# back one place further. So D · (r - Z) go on and D · Z stop here: together D · r, as was assumed. And the beginning with x
-# added has D · Q(x) and is to be kept with r': the same argument holds again, one token later.
+# back one place further. So D · (r - Z) go on and D · Z stop here: together D · r. If the claim holds for each beginning with
+# one more token (for D · Q(x) and r'), it thus holds for this one. And for whole drafts the rule itself says it.
 
 # %%
 from helpers import bars, check, comparisons_of, distribution_of, examples, total_variation

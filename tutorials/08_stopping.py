@@ -67,8 +67,8 @@ assert np.allclose([*found.values()], [0.5, 0.6])
 # its row) and the **embedding** of the token (those that represent it in the first layer), at first with weight 0.
 #
 # We draft 12 tokens a round, only tokens that both models have (`tli`, lesson 1), so that p(d) exists. The target's pass has
-# rows for all 12 places, so there are labels even after a rejection. But P_i assumes that all before d_i were
-# accepted, so the head learns only from tokens that were *reached*.
+# rows for all 12 places, so there are labels even after a rejection. But these belong to texts that are rarely written; so
+# the head learns only from tokens that were *reached*.
 
 # %%
 class Rounds(list):

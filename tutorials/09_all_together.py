@@ -52,8 +52,7 @@ assert np.allclose(each[:2], [0.7, 0.85], atol=0.005) and each[16] > 2 * ways["o
 # %% [markdown]
 # ## The real thing
 #
-# Here are lines 2 and 3 of the equations. (The rounds know the rows p already; for brevity, `decode` computes them
-# again.)
+# Here are lines 2 and 3 of the equations. (For brevity, `decode` computes the rows p again.)
 
 # %%
 def decode(models, prompt, options, draws):
@@ -108,9 +107,9 @@ for name, models in both.items():
 bars(dict(sorted(found.items(), reverse=True)), 10, ".2f", "tokens per pass")
 
 # %% [markdown]
-# After six prompts each pass writes more tokens for both targets, although both share the drafter's weights W. The streams
-# cannot disturb each other, since each target has its own A and B. `omnidraft adapt` is this loop for your texts, but new
-# weights are used only once they do better on held-out texts.
+# After six prompts each pass writes more tokens for both targets, and neither stream can disturb the other, since each target
+# has its own A and B. `omnidraft adapt` is this loop for your texts, but new weights are used only once they do better on
+# held-out texts.
 #
 # ## Exercises
 #

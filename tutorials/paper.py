@@ -1,8 +1,7 @@
 """OmniDraft as in its paper (arXiv 2507.02659), for one target: one file of NumPy, bigram models.
 
-A small drafter q writes d_1..d_k ahead, in its own vocabulary V_q. They are translated to target
-tokens t_1..t_m, which the target p checks in one pass. Meanwhile the drafter collects n-grams,
-learns from the target, and trains a head that says when to stop. Symbols as in the paper.
+A small drafter q writes d_1..d_k in its vocabulary V_q, translated to t_1..t_m, which the target p
+checks in one pass. Meanwhile it collects n-grams, learns, and trains a head that says when to stop.
 """
 import re
 from collections import namedtuple
@@ -173,8 +172,8 @@ def paint(words, one):
     return " ".join(f"\033[{STYLES[how]}m{words[token]}\033[0m ({how})"
                     for token, how in zip(one.written, hows))
 
-def measure(name, *models_and_cache, head=None):  # if a draft token costs a tenth of a pass
-    rounds = [*speculate(*models_and_cache, "ha", 1500, np.random.default_rng(0), head)]
+def measure(name, *models_and_cache, head=None, k=4):  # if a draft token costs a tenth of a pass
+    rounds = [*speculate(*models_and_cache, "ha", 1500, np.random.default_rng(0), head, k)]
     written, drafted = np.mean([(len(one.written), len(one.own) - 1) for one in rounds], axis=0)
     print(f"{name:24}{written:5.2f} tokens a pass, {drafted:.2f} drafted, "
           f"{written / (1 + 0.1 * drafted):.2f} x plain, bias {bias(*models_and_cache):.4f}")
@@ -192,6 +191,7 @@ if __name__ == "__main__":
         head.learn(rounds)
     measure("+ hybrid loss, 30 texts", draft, target, cache)
     measure("+ acceptance head", draft, target, cache, head=head)
+    measure("k = 3, without a head", draft, target, cache, k=3)  # a tuned k is as good here
     mixed = [one for one in rounds if {len(ngram) for _, ngram, _ in one.proposals} == {1, 2}]
     print("one round:", paint(target.words, max(mixed, key=lambda one: len(one.written))))
     print("bias: how far the first token after ha is from the target's; mini.py mends it")
