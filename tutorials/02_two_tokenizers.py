@@ -4,7 +4,7 @@
 # Lesson 1 compared p(x) with q(x), so both models need the same token x. A **vocabulary** is the list of all tokens that a
 # model reads and writes; a token's **id** is its place in this list. Each family of models has its own vocabulary, and id
 # 300 in one has nothing to do with id 300 in another. What they share is the text: each ordinary token stands for some
-# bytes. This lesson finds the tokens that mean the same in both vocabularies.
+# bytes.
 #
 # ## The equation (this project's own)
 #

@@ -55,7 +55,7 @@ draw_trie("the trie", splits, p, tokens=["a", "b", "ab"], atoms="ab")
 # ## The equation (this project's own)
 #
 # Each option at a node is a **category**: each child c, and *stop*, or at the root the *rest*: the target tokens without a
-# split (**uncovered**). P and Q are the probabilities of the categories.
+# split (**uncovered**). P and Q are the probabilities of the categories, and q is the row from which the atom was drawn.
 #
 #     at the root     P(c) = mass(c)              Q(c) = q(c)
 #                     P(rest) = 1 - sum_c P(c)    Q(rest) = 0
@@ -112,8 +112,8 @@ def after_stop(node, q):
 #
 # Each judging of P against Q is a **comparison**. After a rejection a category is drawn from max(0, P - Q), then one of its
 # tokens by p. The draft alone determines where the *proposed* tokens end. So all of them are known at once, and one pass
-# gives the rows after them. If the draft ends at a node where a token could end, the pass also holds that token:
-# if the target draws it, there is a row for the bonus.
+# gives the rows after them. If the draft ends at node a, the pass also holds the token a, as a guess: if the target draws it,
+# there is a row for the bonus. If it draws ab, the round ends.
 
 # %%
 def one_of(tokens, p, draws):

@@ -109,7 +109,7 @@ def kept_as_a_block(steps):  # (N,)
 
 
 def expected_tokens(steps):
-    """Of a draft, one by one and as a block; the last token of a round is the target's own."""
+    """Of a draft, one by one and as a block; the target adds one (two are ignored; lesson 5)."""
     ends = [step.ends for step in steps]  # (N,): does a token end?
     return 1 + kept_one_by_one(steps) @ ends, 1 + kept_as_a_block(steps) @ ends
 
@@ -131,7 +131,7 @@ assert found[1] > found[0]
 # This is the draft that gains most. Judged alone, its first atom is kept with probability 0.58. But the target finds what
 # follows more probable than the drafter does: r rises back to 1, and the tokens p, ig, who and lived are always kept.
 #
-# Most drafts gain less, since these two models disagree little. For two published models the gain is 2.8 %, and
+# Most drafts gain less. For two published models the gain is 2.8 %, and
 # 6.7 % with the roles exchanged (docs/results.md, "Measured once").
 #
 # ## Exercises

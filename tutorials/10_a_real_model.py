@@ -146,13 +146,13 @@ parts(metrics.summarize(rounds), metrics.summarize(alone))
 # A round costs well over one pass, so the speedup is well below tau. SmolLM2 is 18 times as large as draft-smol, but c is
 # well above 1/18: the drafter also reads what the target wrote, and not all work shrinks with the model.
 #
-# This text is easy: with SmolLM2, held-out prompts reach 1.0 to 2.1 (docs/results.md, "Real language models").
+# This text is easy: with SmolLM2, held-out prompts reach speedups of 1.0 to 2.1 (docs/results.md, "Real language models").
 #
 # ## Exercises
 #
 # 1. A drafter reaches tau = 2.2 with k = 4, c = 0.03, pass(5) = 1.05 and o = 0.03. What is the speedup?
 # 2. A pass of one token takes 16 ms, a pass of four 52 ms. Three tokens are drafted per
-#    round; suppose that the rest takes no time. What tau is needed to gain anything?
+#    round; suppose that drafting and the rest take no time. What tau is needed to gain anything?
 
 # %%
 check("10.1", ...)

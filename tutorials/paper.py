@@ -116,8 +116,8 @@ def hybrid(draft, target, rounds, lam=0.2):
         for token, row in zip(written, p):
             ids = draft.spell(target.words[token])
             if len(ids) == 1:  # L_DM: KL(q || p), both restricted to the tokens of the direct map
-                q, to = softmax(draft.logits[before, shared]), row[direct[shared]]
-                log_ratio = np.log(q / to * to.sum())
+                q, wanted = softmax(draft.logits[before, shared]), row[direct[shared]]
+                log_ratio = np.log(q / wanted * wanted.sum())
                 loss += q @ log_ratio
                 gradient[before, shared] += q * (log_ratio - q @ log_ratio)
             else:  # L_N-gram: -log q(d_1) ... q(d_n)
@@ -194,4 +194,4 @@ if __name__ == "__main__":
     measure("k = 3, without a head", draft, target, cache, k=3)  # a tuned k is as good here
     mixed = [one for one in rounds if {len(ngram) for _, ngram, _ in one.proposals} == {1, 2}]
     print("one round:", paint(target.words, max(mixed, key=lambda one: len(one.written))))
-    print("bias: how far the first token after ha is from the target's; mini.py mends it")
+    print("bias: of the first token after ha, for drafts of two tokens; mini.py mends it")
