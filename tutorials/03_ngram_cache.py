@@ -146,8 +146,8 @@ for policy, kept in {"none": "AB", "lru": "BC", "lfu": "AC"}.items():  # A, B, C
     assert sorted(limited) == [*kept]
 
 # %% [markdown]
-# When the topic changes, LFU clings to what was used often *before*, while LRU soon replaces everything. (On one topic, code,
-# the paper finds LFU a little better; Table 14.) By default this package has no limit (omnidraft/ngram_cache.py).
+# When the topic changes, LFU clings to what was used often *before*, while LRU soon replaces everything. By default this
+# package has no limit (omnidraft/ngram_cache.py).
 #
 # ## Exercises
 #

@@ -34,7 +34,7 @@
 # Follow bb: r is 1, then 1/2, then 1/2 · (1/4) / (3/4) = 1/6, which keeps 1 of the 6. At the second place the residual is
 # max(0, 1/2 · 3/4 - 1/4) = 1/8 for a, and 0 for b. So Z = 1/8 and h = (1/8) / (1/8 + 1/2) = 1/5: 1 of 5.
 #
-# Why is this right? Let a share D of all drafts have a certain beginning, and let a share r of these keep at least it. (The
+# Why is this right? Claim: if a share D of all drafts has a certain beginning, a share r of these keeps at least it. (The
 # empty one has D = r = 1.) The draft continues with x with probability Q(x); the text should do so with P(x). So a share
 # D · r · P(x) of all drafts should go on with x.
 #
@@ -132,7 +132,7 @@ assert found[1] > found[0]
 # follows more probable than the drafter does: r rises back to 1, and the tokens p, ig, who and lived are always kept.
 #
 # Most drafts gain less. For two published models the gain is 2.8 %, and
-# 6.7 % with the roles exchanged (docs/results.md, "Measured once").
+# 6.7 % with the roles exchanged.
 #
 # ## Exercises
 #

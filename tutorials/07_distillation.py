@@ -61,7 +61,7 @@ for step in range(5):
 # %% [markdown]
 # ## The equation (arXiv 2507.02659, Eq. 3 and 4; its lambda is 0.2)
 #
-# Each target token t of a text has a row p and a split.
+# Each target token t of a text has a row p, and most have a split.
 #
 #     Eq. 3   t has a direct token:     KL(q || p), both rows cut to the direct map and normalised again
 #     Eq. 4   t is an n-gram d_1..d_n:  lambda · (-log q_1(d_1) - ... - log q_n(d_n))
@@ -92,9 +92,13 @@ def hybrid(z, text, splits, direct, weight=0.2):
 # q(a) = P(a) = p(a) + p(ab) = 0.8 (lesson 5). But Eq. 3 compares only a and b: it wants 0.4 / 0.6. Eq. 4 sees that ab was
 # written, not how often it should be: it wants q(a) = 1. Training on their sum ends up in between.
 #
-# This project's **lifted loss** is the sum of KL(P || Q) over all comparisons of lesson 5 along the text. As Q(c) may be a
-# sum of several q(x), its gradient in z_x is q(x) · (1 - P(c) / Q(c)), where c is the category of x. We average the
-# gradient over the three tokens, weighted by how often the target writes them.
+# This project's **lifted loss** is the sum of KL(P || Q) over all comparisons of lesson 5 along the text (at the root without
+# the *rest*, and with P normalised again). Let c be the category of the draft token x. In z_x,
+#
+#     Q(e), the sum of q in e, has the derivative   q(x) · ((1 if e is c, else 0) - Q(e))
+#     this times -P(e) / Q(e), summed over e, is    q(x) · (1 - P(c) / Q(c)), the gradient
+#
+# We average it over the three tokens, weighted by how often the target writes them.
 
 # %%
 a, b, ab = 0, 1, 2

@@ -79,7 +79,7 @@ def serve(models, trainer, prompts, options, draws, every=2, steps=2):
 
 # %% [markdown]
 # One drafter knows only general text, and has two targets, each with its own tokenizer: each prompt of the stream goes to
-# both. Then we measure the block efficiency on held-out prompts, before and after.
+# both.
 
 # %%
 base = load("draft-general")

@@ -191,7 +191,7 @@ if __name__ == "__main__":
         head.learn(rounds)
     measure("+ hybrid loss, 30 texts", draft, target, cache)
     measure("+ acceptance head", draft, target, cache, head=head)
-    measure("k = 3, without a head", draft, target, cache, k=3)  # a tuned k is as good here
+    measure("k = 3, without a head", draft, target, cache, k=3)  # a tuned k does better here
     mixed = [one for one in rounds if {len(ngram) for _, ngram, _ in one.proposals} == {1, 2}]
     print("one round:", paint(target.words, max(mixed, key=lambda one: len(one.written))))
     print("bias: of the first token after ha, for drafts of two tokens; mini.py mends it")
