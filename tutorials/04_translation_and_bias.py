@@ -3,7 +3,7 @@
 #
 # Lesson 3 turned draft tokens into proposals. To judge a proposal t as in lesson 1, we must compare p(t) with the
 # probability that t is proposed. The drafter has no such number for a merge, so the paper computes a **translated
-# probability** q'(t) from the probabilities of the draft tokens. Is it right?
+# probability** q'(t) from the probabilities of the draft tokens.
 #
 # ## The equation (arXiv 2507.02659, Eq. 1, Eq. 2 and Algorithm 1)
 #

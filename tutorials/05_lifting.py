@@ -159,7 +159,7 @@ def one_by_one(draft, q_rows, p_after, draws, say=lambda *_: None):
 
 
 # %% [markdown]
-# The round by hand, step by step:
+# The round by hand:
 
 # %%
 def say(node, proposed, P, Q):

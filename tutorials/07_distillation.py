@@ -170,9 +170,9 @@ for task in ("math", "code"):
 # %% [markdown]
 # With few n-grams (math) the losses differ little, with many (code) much: `dm` learns only from tokens that are no n-grams,
 # `hybrid` also learns to write n-grams, and `lifted` learns how often. Since `lifted` trains Q towards P, these bars favour
-# it. But after 2,000 texts it is ahead under the paper's own rule, too: it accepts 40 % of the proposals for code and 67 %
-# for math, with `hybrid` 23 and 47 %, with `dm` 24 and 46 % (docs/results.md, "Learning"; here all after a rejection
-# counts as not accepted).
+# it. But after 2,000 texts it is ahead under the paper's own rule: it accepts 40 % of the proposals for code and 67 % for
+# math, with `hybrid` 23 and 47 %, with `dm` 24 and 46 % (docs/results.md, "Learning"): `hybrid` has lost its lead. (All after
+# a rejection counts as not accepted.)
 #
 # ## Exercises
 #
