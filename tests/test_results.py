@@ -132,7 +132,7 @@ def test_learning_by_the_clock_says_when_it_has_paid(monkeypatch):
     monkeypatch.setattr(learning, "CLOCK", {"prompts": 1, "tokens": 4, "repeats": 1, "replay": 1})
     args = SimpleNamespace(draft="draft-general", yardstick="draft-tasks", texts=2)
     row = learning.clock(args, "qwen-like", "math", seed=0)
-    assert row["updates"] == 1 and 0 < row["learning_share"] < 1 and row["learning_seconds"] > 0
+    assert row["updates"] == 1 and 0 < row["learning_share"] < 1
     assert {"plain", "before", "after", "yardstick", "pays_against_plain_after"} < set(row)
 
 
