@@ -239,7 +239,7 @@ def first_result() -> str:
              f"{min(qwen):.1f} to {max(qwen):.1f} times with Qwen2.5-Coder"]
     if served := result("vllm"):
         found.append(f"{served['pairs']['draft-smol -> smollm2, float32']['1']['wall']:.1f} times in vLLM")
-    return f"The same texts, faster than by plain decoding: {', '.join(found)} ([figures](docs/results.md))."
+    return f"By the clock, over plain decoding, same texts: {', '.join(found)} ([figures](docs/results.md))."
 
 
 def older(name: str, figures: dict) -> str:

@@ -300,7 +300,7 @@ def real_llm(figures: dict) -> str:
         learned, zero, warm = one.get("learned"), one["T=0"], one.get("T=1")
         rows.append([pair, data, METHODS.get(method, f"`{method}` learned"), seed,
                      f"{learned['prompts']} in {learned['learning_seconds']:.0f} s" if learned else "–",
-                     with_error(zero), gain(zero), *([with_error(warm), gain(warm)] if warm else "––"),
+                     with_error(zero), gain(zero), *([with_error(warm), gain(warm)] if warm else ["–", "–"]),
                      f"{share(zero['acceptance_draft'])[:-2]} ± {share(zero['acceptance_error'])}",
                      f"{one['cache']['n-grams']:,}, {one['cache']['bytes'] / 1e6:.1f} MB"])
     rules = [[published(name), *map(with_error, found.values())] for name, found in figures["rules"].items()]

@@ -3,7 +3,7 @@
 #
 # A large language model writes one **token** (a word or a piece of one) per **pass** (one run of the model), and every pass
 # reads all the model's weights. A pass over several tokens reads the weights only once, so it costs less than several passes
-# over one token each. How much less? We measure.
+# over one token each. How much less? Let us measure.
 
 # %%
 from time import perf_counter

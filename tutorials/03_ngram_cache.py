@@ -57,7 +57,7 @@ for draft, wanted in {"f la ke s": "flake s", "f la s": "fla s", "s f ke s": "s 
 # token that has no direct token. This is the **split** of the token. Here is one prompt at temperature 0, first with an empty
 # cache, then with a prefilled one. (`omnidraft` is the paper's rule, which lesson 4 examines; at temperature 0 it only asks
 # whether the target would take this token.) The translated tokens, which the target judges, are called **proposals**;
-# `translate` gives the same ones as the package. (After a round, the drafter's tokenizer cuts what was written into draft
+# `translate` gives the same ones as the package. (After a round, the drafter's tokenizer cuts the new text into draft
 # tokens.) Here the cache changes the speed, not the text.
 
 # %%

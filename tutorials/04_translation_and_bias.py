@@ -87,8 +87,8 @@ assert np.isclose(total_variation(written, dict(enumerate(p))), 0.2)
 # Where is the mistake? The token a is proposed alone only if the draft does not go on to a merge. So the true probability is
 # q(a) minus that of *every* draft in which a is merged, and Eq. 1 does not subtract these. Here we could subtract 0.8 · 0.5.
 # With an entry (a, b, c), however, we would need the row after "ab", which the drafter has not computed unless it drew a, b.
-# Lesson 5 finds another way. (A smaller bias: if the first draft token cannot be translated, it is dropped, not rejected;
-# see lesson 8.)
+# Lesson 5 finds another way. (A smaller bias: a first draft token without a translation is dropped, not rejected; see lesson
+# 8.)
 #
 # How much does it matter? We try forty random worlds of this kind at several temperatures T (by which the scores of the
 # tokens are divided: a small T sharpens a row). At T = 0 nothing is left to chance, and the rule is exact. Above 0, its mean

@@ -139,7 +139,7 @@ def one_by_one(draft, q_rows, p_after, draws, say=lambda *_: None):
             p = p_after(written)  # from the one pass
             P, Q = choice(node, p, q)
             say(node, proposed, P, Q)
-            # not in P: an atom that begins no split, or a stop where no token ends
+            # not in P: P = 0
             if proposed not in P or not draws.accept(min(1, P[proposed] / Q[proposed])):
                 return [*written, recovered(node, p, P, Q, draws)]
             if proposed == "stop":
@@ -162,15 +162,19 @@ def one_by_one(draft, q_rows, p_after, draws, say=lambda *_: None):
 # The round by hand:
 
 # %%
+steps = []
+
+
 def say(node, proposed, P, Q):
-    place = "at node a" if node else "at the root"
-    print(f"{place:11}  {'a' if proposed == a else proposed:4}  P = {P[proposed]:.1f}  Q = {Q[proposed]:.1f}")
+    steps.append((P[proposed], Q[proposed]))
+    name = "stop" if node else "a   "
+    print("at node a  " if node else "at the root", name, "P = {:.1f}  Q = {:.1f}".format(*steps[-1]))
 
 
 first, second = np.array([0.8, 0.2]), np.array([0.5, 0.5])
 written = one_by_one([a, a], [first, second], lambda tokens: p, Uniforms(np.random.default_rng(0)), say)
 print("written:", *[("a", "b", "ab")[token] for token in written])
-assert written[0] == a
+assert np.allclose(steps, [(0.8, 0.8), (0.5, 0.5), (0.8, 1.0)])
 
 # %% [markdown]
 # Is it lossless? We give the drafter a third token, c, and the target two more: ac, and z without a split. Then we

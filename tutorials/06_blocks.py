@@ -19,7 +19,7 @@
 # from a bb: of the 5 that were not kept, *one* loses only its second b, and gets an a in its place. The other 4 lose both
 # tokens, and an a is written; p draws what follows it, 3 times a and once b. And 4 ab become aa, since after an a only 2 of 8
 # should be b:
-# 2 + 3 + 4 = 9. Of the 32 draft tokens 19 are kept; one by one it would be 18.
+# 2 + 3 + 4 = 9. So 19 of the 32 draft tokens are kept; one by one, 18.
 #
 # ## The equation (arXiv 2403.10444, with one vocabulary: P is p, and Q is q)
 #
@@ -109,7 +109,7 @@ def kept_as_a_block(steps):  # (N,)
 
 
 def expected_tokens(steps):
-    """Of a draft, one by one and as a block; the target adds one (two are ignored; lesson 5)."""
+    """Of a draft, one by one and as a block; the target adds one (sometimes two: lesson 5)."""
     ends = [step.ends for step in steps]  # (N,): does a token end?
     return 1 + kept_one_by_one(steps) @ ends, 1 + kept_as_a_block(steps) @ ends
 
@@ -132,7 +132,7 @@ assert found[1] > found[0]
 # follows more probable than the drafter does: r rises back to 1, and the tokens p, ig, who and lived are always kept.
 #
 # Most drafts gain less. For two published models the gain is 2.8 %, and
-# 6.7 % with the roles exchanged.
+# 6.7 % with the roles exchanged (docs/results.md, "Measured once").
 #
 # ## Exercises
 #

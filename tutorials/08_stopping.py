@@ -68,7 +68,7 @@ assert np.allclose([*found.values()], [0.5, 0.6])
 #
 # We draft 12 tokens a round, only tokens that both models have (`tli`, lesson 1), so that p(d) exists. The target's pass has
 # rows for all 12 places, so there are labels even after a rejection. But these belong to texts that are rarely written; so
-# the head learns only from tokens that were *reached*. (In `tokens_per_cost` their product weights them.)
+# the head learns only from tokens that were *reached*.
 
 # %%
 class Rounds(list):

@@ -1,7 +1,7 @@
 """OmniDraft as in its paper (arXiv 2507.02659), for one target: one file of NumPy, bigram models.
 
 A small drafter q writes d_1..d_k in its vocabulary V_q, translated to t_1..t_m, which the target p
-checks in one pass. Meanwhile it collects n-grams, learns, and trains a head that says when to stop.
+checks in one pass. Meanwhile q collects n-grams, learns, and trains a head that says when to stop.
 """
 import re
 from collections import namedtuple
