@@ -43,7 +43,7 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers
 
 import omnidraft
-from benchmarks.common import skip
+from benchmarks.common import RESULTS, skip
 from benchmarks.overhead import shared_words, stored_pair
 from omnidraft import (
     losses,
@@ -374,7 +374,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", help="of torch: cuda, cuda:1, cpu")
     parser.add_argument("--small", action="store_true", help="small vocabularies and drafters: a test of this script")
     parser.add_argument("--tokenizers", type=Path, help="a folder with one folder for each tokenizer")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--json", type=Path, nargs="?", metavar="FILE", const=RESULTS / "device.json",
+                        help="write the figures; without FILE to results/device.json")
     args = parser.parse_args(arguments)
     if torch.device(args.device).type == "cuda" and not torch.cuda.is_available():
         skip("device", "no CUDA device here: give --device cpu")
