@@ -5,11 +5,11 @@
 
 A cell is a target, a data set and a method. The drafter serves `--stream` prompts, greedy, and learns from them; "before"
 does not learn, "tli" and "omnidraft" are that with the rules of the paper's baseline SpD_DM and of its Algorithm 1, which has
-n-grams too, and "k = 4" with drafts of fixed length. With "head" only the acceptance head learns; it then decides when drafts
-stop, at the same threshold. Then held-out prompts are written at T = 0 and 1: block
-efficiency and both acceptances, with errors over the prompts (jackknife; after learning also with drafts of four tokens), and,
-for the first `--timed` of them, plain and speculative decoding in turns: the speedup is the ratio of their tokens per second
-by the wall clock.
+n-grams too, and "k = 4" with drafts of fixed length. "adapter" is that with the package's adapter for this target, if it has
+one. With "head" only the acceptance head learns; it then decides when drafts stop, at the same threshold. Then held-out prompts
+are written at T = 0 and 1: block efficiency and both acceptances, with errors over the prompts (jackknife; after learning also
+with drafts of four tokens), and, for the first `--timed` of them, plain and speculative decoding in turns: the speedup is the
+ratio of their tokens per second by the wall clock.
 Targets with a chat template get the prompts as requests. `--rules` compares the four rules between two real models, and
 needs PyTorch. The data are not part of the repository: their folder is $OMNIDRAFT_REAL_DATA. `recipes.requests.SPLITS` says
 which rows are for training, for the stream, and held out.
@@ -33,6 +33,7 @@ from benchmarks.common import REAL, arguments, chosen, run_all, skip, start
 from benchmarks.writing import draws, emitted
 from omnidraft import Adapters, Options, Pair, Round, learn, plain, speculative
 from omnidraft.engine.load import load
+from omnidraft.learning.adapters import SHIPPED
 from omnidraft.learning.online import Schedule
 from omnidraft.learning.training import Recipe
 from omnidraft.metrics import Summary, summarize
@@ -48,7 +49,7 @@ FILES = {"gsm8k": ["gsm8k_train1000"], "code": ["mbpp_train374", "humaneval164"]
 SAVE_EVERY = 16  # prompts
 LONGEST_DOCUMENT = 1200  # characters of a text that is to be summarized: the short ones of XSum
 METHODS: dict[str, dict[str, Any] | None] = {  # arguments of a Recipe, if the drafter learns
-    "tli": None, "omnidraft": None, "before": None, "k = 4": None,
+    "tli": None, "omnidraft": None, "before": None, "k = 4": None, "adapter": None,
     "dm": {"loss": "dm", "rank": 0}, "hybrid": {"loss": "hybrid", "rank": 0}, "hybrid + LoRA": {"loss": "hybrid"},
     "lifted": {"rank": 0}, "lifted + LoRA": {},
     "head": {}}
@@ -172,6 +173,8 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
         schedule = HEAD_ONLY if method == "head" else LEARNING
         found["learned"], head = served(pair, Recipe(**learns), schedule, stream[:args.stream], seed, args.tokens, place)
     sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
+    if method == "adapter":
+        pair.draft = Adapters(SHIPPED).load(pair).drafter(pair.draft)
     found["cache"] = {"n-grams": len(sizes), "bytes": 4 * sum(sizes)}  # ids of four bytes
     rule = method if method in RULES and METHODS[method] is None else "lifted"
     stop = FixedLength(4) if method == "k = 4" else Confidence(12, head=head)
@@ -205,7 +208,7 @@ def main() -> None:
     args = arguments(
         __doc__, "real_llm", draft="draft-smol", backend="numpy", targets=["smollm2"],
         data={"nargs": "*", "default": list(FILES), "choices": list(FILES)},
-        methods={"nargs": "*", "default": list(METHODS), "choices": list(METHODS)},
+        methods={"nargs": "*", "default": [one for one in METHODS if one != "adapter"], "choices": list(METHODS)},
         rules=([""], "pairs DRAFT:TARGET of real models, for all four rules"), temperatures=[0.0, 1.0], seeds=[0],
         stream=(200, "prompts to learn from"), held_out=(24, "prompts for the block efficiency"),
         timed=(8, "of them, for the speed"), repeats=(1, "of each timed text"), tokens=64,

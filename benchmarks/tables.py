@@ -10,7 +10,8 @@ NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M", "qwen05":
          "qwen15": "Qwen2.5-Coder-1.5B-Instruct"}
 DATA = {"gsm8k": "GSM8K", "code": "MBPP + HumanEval", "alpaca": "Alpaca", "xsum": "XSum"}
 METHODS = {"tli": "`tli`, no learning", "before": "`lifted`, no learning", "k = 4": "`lifted`, always four tokens",
-           "omnidraft": "`omnidraft`, no learning", "head": "`lifted`, only the head learned"}
+           "omnidraft": "`omnidraft`, no learning", "head": "`lifted`, only the head learned",
+           "adapter": "`lifted`, with the package's adapter"}
 ENGINES = {"omnidraft plain": "omnidraft plain, PyTorch", "omnidraft": "omnidraft, both in PyTorch",
            "omnidraft, NumPy drafter": "omnidraft, drafter in NumPy", "omnidraft, NumPy": "omnidraft, both in NumPy"}
 ANSWERS = {("math", "right"): "word problems: correct", ("typed", "right"): "word problems by other authors: correct",
@@ -327,7 +328,7 @@ def real_at_a_glance(figures: dict) -> str:
     cells: dict[tuple[str, str], dict[str, dict]] = {}
     for name, one in figures["cells"].items():
         pair, data, method, seed = cell_name(name)
-        if seed == "0" and method in ("before", "lifted"):
+        if seed == "0" and method in ("before", "lifted", "adapter"):
             note = figures["measured"].get(f"cells / {name}", {}).get("settings", {}).get("note", "")
             cells.setdefault((pair, data), {})[method] = one | {"mark": " *" * ("busy" in note)}
     rows = []
@@ -335,8 +336,9 @@ def real_at_a_glance(figures: dict) -> str:
         before, mark = one["before"], one["before"]["mark"]
         row = [pair, data, with_error(before["T=0"]), gain(before["T=0"]) + mark,
                gain(before["T=1"]) + mark if "T=1" in before else "–"]
-        if after := one.get("lifted"):
-            row += [f"{after['learned']['prompts']} prompts", with_error(after["T=0"]), gain(after["T=0"]) + after["mark"]]
+        if after := one.get("adapter", one.get("lifted")):
+            taught = f"{after['learned']['prompts']} prompts" if "learned" in after else "the package's adapter"
+            row += [taught, with_error(after["T=0"]), gain(after["T=0"]) + after["mark"]]
         rows.append(row + ["–"] * (8 - len(row)))
     rules = "; ".join(f"{published(name)}: " + ", ".join(
         f"`{rule}` {with_error(one[f'{rule}, T=1'])}" for rule in ("tli", "omnidraft", "lifted"))

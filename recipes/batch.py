@@ -63,13 +63,15 @@ class Batch:
         return model.head(model._norm(x))
 
 
-def write(model: Llama, prompts: Iterable[tuple[list[int], bool]], uniforms: Uniforms, tokens: int, size: int = 32
-          ) -> Iterator[tuple[int, list[int], np.ndarray]]:
+def write(model: Llama, prompts: Iterable[tuple[list[int], bool]], uniforms: Uniforms, tokens: int, size: int = 32,
+          limit: int | None = None) -> Iterator[tuple[int, list[int], np.ndarray]]:
     """The model's texts, up to `tokens` tokens each: at temperature 1 if the prompt's second entry is true, else greedy.
+
+    limit: most tokens of a prompt and its text, below the model's own.
 
     Yields each text when it ends: the prompt's number, the ids, and the model's distributions (T, V) they were drawn from.
     """
-    coming, batch = enumerate(prompts), Batch(model, size, model.context_size)
+    coming, batch = enumerate(prompts), Batch(model, size, limit or model.context_size)
     texts: dict[int, tuple[int, bool, list[int], list[np.ndarray]]] = {}  # by slot
     free = list(range(size))
 

@@ -276,6 +276,24 @@ def test_a_copy_of_an_adapter_counts_only_by_its_name(folders, tmp_path):  # noq
     assert store.named("tiny-draft--tiny-target") == tmp_path / "tiny-draft--tiny-target"
 
 
+def test_models_that_were_renamed_keep_their_adapter(folders, tmp_path):  # noqa: F811
+    store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
+    serve(learner, PROMPTS[:2])
+    place = store.keep(learner)
+    renamed, other = paired(folders), paired(folders, target="second")
+    renamed.target.name = "downloaded-elsewhere"
+    assert store.folder(renamed) == place and store.load(renamed).statistics.prompts == 2
+    again = store.resume(renamed, Recipe(rank=4), Schedule(every=2, guard=0), np.random.default_rng(0))
+    serve(again, PROMPTS[2:4])
+    assert store.keep(again) == place and [*store.all()] == [place.name]
+    other.target.name = "tiny-target"  # the same names, other weights
+    assert store.load(other) is None
+    shutil.copytree(place, tmp_path / "a-backup")  # its name is before all others
+    assert store.folder(paired(folders)) == place
+    place.rename(tmp_path / "b-moved")
+    assert store.folder(paired(folders)).name == "a-backup"
+
+
 def test_without_the_optimizer_s_file_an_adapter_is_whole_and_goes_on(folders, tmp_path):  # noqa: F811
     store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
     serve(learner, PROMPTS[:4])
@@ -607,3 +625,5 @@ def test_the_file_of_a_model_that_is_one_file_is_hashed(folders, tmp_path):  # n
         seen.add(adapters.hash_of_weights(pair.draft, sample=False))
         seen.add(adapters.hash_of_weights(pair.draft, sample=True))
     assert len(seen) == 4
+    pair.draft.folder = pair.draft.folder.rename(tmp_path / "as-people-name-it.gguf")
+    assert seen >= {adapters.hash_of_weights(pair.draft, sample) for sample in (False, True)}

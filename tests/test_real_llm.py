@@ -62,6 +62,13 @@ def test_only_the_head_learns_and_it_decides_in_the_cell(data, tmp_path, monkeyp
     assert real_llm.cell("qwen-like", "gsm8k", "head", 0, args)["T=0"]["block_efficiency"] == 1
 
 
+def test_a_cell_with_the_packages_adapter(data, tmp_path):
+    args = Namespace(draft="draft-general", backend="numpy", temperatures=[0.0], stream=0, held_out=4, timed=1, repeats=1,
+                     tokens=24, work=tmp_path)
+    before, after = (real_llm.cell("qwen-like", "gsm8k", method, 0, args)["T=0"] for method in ("before", "adapter"))
+    assert after["block_efficiency"] > 1.2 * before["block_efficiency"] and after["same_text"] == "1 of 1"
+
+
 def test_jackknife_is_the_error_of_a_mean():
     mean, error = real_llm.jackknife(lambda some: sum(some) / len(some), [1.0, 2.0, 6.0])
     assert (mean, error) == (3.0, 1.528)  # standard deviation / sqrt(n)

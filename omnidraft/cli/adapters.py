@@ -68,7 +68,8 @@ def show(
     as_json: options.AsJson = False,
 ) -> None:
     """Show everything known about an adapter, and whether learning has paid off."""
-    found = facts_of(Adapters(adapters).named(which))
+    folder = Adapters(adapters).named(which)
+    found = facts(folder, manifest_of(folder))
     if as_json:
         return emit(found)
     rows = []
@@ -77,11 +78,6 @@ def show(
         rows += [(f"{key} {part}", one) for part, one in parts.items()]
     counts = Statistics.from_json(found["statistics"])
     say(f"{columns(rows)}\n\n{columns(curve(counts))}\n\n{verdict(counts)}")
-
-
-def facts_of(folder: Path) -> dict[str, Any]:
-    """The `facts` of the adapter in a folder; OmnidraftError if it is damaged."""
-    return facts(folder, manifest_of(folder))
 
 
 def facts(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +125,7 @@ def export(
 ) -> None:
     """Merge an adapter into its drafter, as a Hugging Face folder that other programs can load."""
     saved = Adapters(adapters).named(which)
-    found = facts_of(saved)
+    found = facts(saved, manifest_of(saved))
     own = found["draft"]["name"]
     is_here = own in NAMES or "/" in own or Path(own).is_dir()  # "/": a hub id
     if not (draft or is_here):

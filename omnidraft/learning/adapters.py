@@ -98,12 +98,16 @@ class Adapters:
         own = identity(pair)
         names = [re.sub(r"[^\w.-]+", "_", own[role]["name"]) for role in ROLES]
         usual = self.root / "--".join(names)
-        other = self.root / "--".join([*names, own["fingerprint"][:8]])
-        if other.exists():
-            return other
-        manifest = manifest_of(usual)
-        taken = manifest and manifest["fingerprint"] != own["fingerprint"]  # by models so named
-        return other if taken else usual
+        fitting = self.marked(own["fingerprint"])  # perhaps under a model's older name
+        if fitting:
+            return usual if usual in fitting else fitting[0]
+        taken = manifest_of(usual)  # by other models of these names
+        return self.root / "--".join([*names, own["fingerprint"][:8]]) if taken else usual
+
+    def marked(self, start: str) -> list[Path]:
+        """The folders of adapters whose fingerprint begins so."""
+        return [self.root / name for name, one in self.all().items()
+                if one.get("fingerprint", "").startswith(start)]
 
     def named(self, word: str) -> Path:
         """An adapter's folder, given its name, the start of its fingerprint, or the folder itself.
@@ -114,10 +118,9 @@ class Adapters:
             if (root / word / "current.json").exists():
                 return root / word
         for store in (self, Adapters(SHIPPED)):
-            known = store.all().items()
-            found = [name for name, one in known if one.get("fingerprint", "").startswith(word)]
+            found = store.marked(word)
             if len(found) == 1 and len(word) > 3:
-                return store.root / found[0]
+                return found[0]
         raise OmnidraftError(f"no adapter {word!r}, or several: give a name or fingerprint that "
                              "`omnidraft adapters list` shows, or a folder with a current.json")
 
@@ -472,7 +475,8 @@ def hash_of_weights(model: Any, sample: bool) -> str:
             digest.update(checksum(path).encode())
             continue
         content = bytes_of(path)
-        digest.update(f"{path.name} {content.size} ".encode())
+        # subtle: of a model that is one file the path is ".", since people rename it
+        digest.update(f"{path.relative_to(folder)} {content.size} ".encode())
         digest.update(content[::content.size >> 12 | 1].tobytes())
     if files:
         return digest.hexdigest()

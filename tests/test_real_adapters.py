@@ -1,0 +1,72 @@
+"""The recipe of the adapters for published models, on models of the package."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from omnidraft import Adapters, Pair, load
+from omnidraft.pairs.prompts import ids_of
+from recipes import adapters as embedded
+from recipes import real_adapters
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """Run the recipe for a target, with a package's folder of its own; returns that folder."""
+    prompts = [json.dumps({"prompt": prompt}) + "\n" for prompt in [*embedded.fresh_prompts(30, 0), "a " * 300]]
+    (tmp_path / "prompts.jsonl").write_text("".join(prompts), encoding="utf-8")
+    monkeypatch.setattr(real_adapters, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(real_adapters, "HELD_OUT", 6)
+
+    def run(target: str, *more: str):
+        words = [target, str(tmp_path / "texts"), "--prompts", str(tmp_path / "prompts.jsonl"), "--draft", "draft-general",
+                 "--rank", "4", "--tokens", "24", "--length", "240", "--epochs", "4", *more]
+        monkeypatch.setattr(sys, "argv", ["real_adapters", *words])
+        real_adapters.main()
+        return tmp_path / "shipped"
+
+    return run
+
+
+def kept(shown: str) -> list[float]:
+    return [float(line.split()[-2]) for line in shown.splitlines() if line.endswith(" kept")]
+
+
+def test_a_drafter_learns_what_a_target_wrote_and_the_adapter_is_found_by_its_weights(recipe, tmp_path, capsys):
+    store = Adapters(recipe("qwen-like", "--rate", "0.02"))
+    before, *_, after = kept(capsys.readouterr().out)
+    assert after > before + 0.02
+    pair = Pair(load("draft-general"), load("qwen-like"))
+    pair.target.name = "renamed"
+    adapter = store.load(pair)
+    assert adapter.lora.rank == 4 and adapter.statistics.held_out == 6 and adapter.statistics.updates == 12
+    assert all(np.isfinite(array).all() for array in adapter.lora.parameters.values())
+    assert adapter.statistics.rate_share == 1 / 16 and not adapter.states
+    assert sorted(path.stem for path in (tmp_path / "texts").iterdir()) == sorted(map(str, range(30)))  # one prompt is too long
+
+
+def test_a_second_run_writes_only_what_is_missing_and_may_begin_with_an_adapter(recipe, tmp_path, capsys):
+    recipe("qwen-like", "--rate", "0.02")
+    first = capsys.readouterr().out
+    (tmp_path / "texts" / "7.npz").unlink()
+    others = {path: path.stat().st_mtime_ns for path in (tmp_path / "texts").iterdir()}
+    recipe("qwen-like", "--rate", "1e-9", "--start", "draft-general--qwen-like")
+    second = kept(capsys.readouterr().out)
+    assert {path: path.stat().st_mtime_ns for path in others} == others and (tmp_path / "texts" / "7.npz").exists()
+    assert second[0] > kept(first)[0] + 0.02  # the package's adapter knows this target
+    assert second[0] == pytest.approx(second[-1], abs=2e-3)
+
+
+def test_texts_written_one_by_one_have_the_models_distributions():
+    pair = Pair(load("draft-general"), load("qwen-like"))
+    prompt = ids_of(pair, "Question: Tom has 3 apples")
+    for sampled in (False, True):
+        uniforms = real_adapters.od.Uniforms(np.random.default_rng(0))
+        [(number, written, probs)] = real_adapters.one_by_one(pair, [(prompt, sampled)], uniforms, 12)
+        assert number == 0 and len(written) == len(probs) <= 12
+        np.testing.assert_allclose(probs.sum(axis=-1), 1, atol=1e-5)
+        assert sampled or written == probs.argmax(axis=-1).tolist()
