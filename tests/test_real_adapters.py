@@ -17,7 +17,7 @@ from recipes import real_adapters
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
     """Run the recipe for a target, with a package's folder of its own; returns that folder."""
-    prompts = [json.dumps({"prompt": prompt}) + "\n" for prompt in [*embedded.fresh_prompts(30, 0), "a " * 300]]
+    prompts = [json.dumps({"prompt": prompt}) + "\n" for prompt in [*embedded.fresh_prompts(22, 0), "a " * 300]]
     (tmp_path / "prompts.jsonl").write_text("".join(prompts), encoding="utf-8")
     monkeypatch.setattr(real_adapters, "SHIPPED", tmp_path / "shipped")
     monkeypatch.setattr(real_adapters, "HELD_OUT", 6)
@@ -43,10 +43,10 @@ def test_a_drafter_learns_what_a_target_wrote_and_the_adapter_is_found_by_its_we
     pair = Pair(load("draft-general"), load("qwen-like"))
     pair.target.name = "renamed"
     adapter = store.load(pair)
-    assert adapter.lora.rank == 4 and adapter.statistics.held_out == 6 and adapter.statistics.updates == 12
+    assert adapter.lora.rank == 4 and adapter.statistics.held_out == 6 and adapter.statistics.updates == 8
     assert all(np.isfinite(array).all() for array in adapter.lora.parameters.values())
     assert adapter.statistics.rate_share == 1 / 16 and not adapter.states
-    assert sorted(path.stem for path in (tmp_path / "texts").iterdir()) == sorted(map(str, range(30)))  # one prompt is too long
+    assert sorted(path.stem for path in (tmp_path / "texts").iterdir()) == sorted(map(str, range(22)))  # one prompt is too long
 
 
 def test_a_second_run_writes_only_what_is_missing_and_may_begin_with_an_adapter(recipe, tmp_path, capsys):
