@@ -141,7 +141,7 @@ def main() -> None:
     lora = replace(trainer.lora, parameters=halves)
     adapter = Adapter(lora)
     adapter.statistics = measure(pair, adapter.drafter(pair.draft), prompts[-HELD_OUT:], args.tokens)
-    adapter.statistics.updates = trainer.optimizer.steps.item()
+    adapter.statistics.updates = int(trainer.optimizer.steps.item())
     folder = Adapters(SHIPPED).save(pair, adapter)
     print(f"{folder}: {sum(f.stat().st_size for f in folder.rglob('*') if f.is_file()) / 1e6:.2f} MB")
 

@@ -71,9 +71,9 @@ def test_list_has_all_drafters_adapters_that_ship_or_were_learned(folders):
     found = Adapters("kept").all()["tiny-draft--tiny-target"]
     assert own[1:6] == ["tiny-draft", "tiny-target", "4", "4", "1"] and own[7] == found["fingerprint"][:8]
     assert any("tiny-qwen--tiny-target" in line and "damaged" in line for line in lines)
-    assert sum("(shipped)" in line for line in lines) == 2
+    assert sum("(shipped)" in line for line in lines) == 4
     rows = {row["in"]: row for row in map(json.loads, kept("list", "--json").stdout.splitlines())}
-    assert len(rows) == 4 and "error" in rows["kept/tiny-qwen--tiny-target"]
+    assert len(rows) == 6 and "error" in rows["kept/tiny-qwen--tiny-target"]
     row = rows["kept/tiny-draft--tiny-target"]
     assert row["statistics"]["tokens"] == found["statistics"]["tokens"] and row["rank"] == 4 and not row["shipped"]
     assert row["bytes"] == sum(path.stat().st_size for path in Path(row["in"]).rglob("*") if path.is_file())

@@ -11,7 +11,7 @@ import pytest
 import omnidraft
 from omnidraft.decoding import plain, speculative
 from omnidraft.engine.load import EMBEDDED, folder, load
-from omnidraft.learning.adapters import SHIPPED, Adapters
+from omnidraft.learning.adapters import SHIPPED, Adapters, manifest_of, read
 from omnidraft.options import Options
 from omnidraft.pairs.pair import Pair
 from omnidraft.sampling import Uniforms
@@ -113,6 +113,20 @@ def test_a_stream_never_cuts_a_character():
         pieces.append(piece)
     data = pair.target.tokenizer.decode_bytes([token for record in rounds for token in record.emitted])
     assert "".join(pieces) == data.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("name", ["qwen05", "qwen15"])
+def test_the_adapters_for_published_models_are_small_and_gain(name):
+    """They belong to draft-smol; on prompts that they did not learn, the target needed fewer passes beyond chance."""
+    place = SHIPPED / f"draft-smol--{name}"
+    assert sum(f.stat().st_size for f in place.rglob("*") if f.is_file()) <= 2e6
+    drafter = load("draft-smol")
+    adapter = read(place, manifest_of(place), draft=drafter)
+    gain, error = adapter.statistics.saved("rounds")
+    assert adapter.statistics.held_out == 24 and gain > error
+    ids = drafter.tokenizer.encode("def is_even(n):", bos=True)
+    logits = [one.forward(ids, one.new_cache()) for one in (drafter, adapter.drafter(drafter))]
+    assert 0.1 < abs(logits[0] - logits[1]).max() < 30
 
 
 @pytest.mark.parametrize("target", ["qwen-like", "llama3-like"])
