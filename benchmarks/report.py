@@ -28,7 +28,7 @@ ORDER = ["verification", "vocabulary", "ngram_cache", "translation", "lifting", 
 USED = ["reading", "sampling", "pairing", "options", "metrics", "vllm", "llamacpp"]
 APPENDIX = ["tokenizer", "tokenizer_checks", "special_tokens", "trial", "confined", "files", "errors"]
 # What the figures depend on: models, loops and learning, not where adapters are kept; of some files only this.
-WITH_ENGINES = ("omnidraft", ":!omnidraft/cli", ":!omnidraft/exactness", ":!omnidraft/data",
+WITH_ENGINES = ("omnidraft", ":!*.md", ":!omnidraft/cli", ":!omnidraft/exactness", ":!omnidraft/data",
                 ":!omnidraft/learning/adapters.py", ":!omnidraft/engine/embedded/adapters/draft-smol--*")
 MEASURED = (*WITH_ENGINES, ":!omnidraft/vllm.py", ":!omnidraft/llamacpp.py")
 DEPENDS = {"alignment": ("omnidraft/vocabulary.py", "omnidraft/ngram_cache.py", "omnidraft/text/tokenizer.py"),
