@@ -172,9 +172,12 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
         place = Path(args.work) / f"{Path(target).stem}-{data}-{method.replace(' ', '')}-{seed}"
         schedule = HEAD_ONLY if method == "head" else LEARNING
         found["learned"], head = served(pair, Recipe(**learns), schedule, stream[:args.stream], seed, args.tokens, place)
-    sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
     if method == "adapter":
-        pair.draft = Adapters(SHIPPED).load(pair).drafter(pair.draft)
+        adapter = Adapters(SHIPPED).load(pair)
+        if adapter is None:
+            raise SystemExit(f"the package has no adapter of {args.draft} for {target}: choose another method")
+        pair.draft = adapter.drafter(pair.draft)
+    sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
     found["cache"] = {"n-grams": len(sizes), "bytes": 4 * sum(sizes)}  # ids of four bytes
     rule = method if method in RULES and METHODS[method] is None else "lifted"
     stop = FixedLength(4) if method == "k = 4" else Confidence(12, head=head)

@@ -67,6 +67,9 @@ def test_a_cell_with_the_packages_adapter(data, tmp_path):
                      tokens=24, work=tmp_path)
     before, after = (real_llm.cell("qwen-like", "gsm8k", method, 0, args)["T=0"] for method in ("before", "adapter"))
     assert after["block_efficiency"] > 1.2 * before["block_efficiency"] and after["same_text"] == "1 of 1"
+    args.draft = "draft-tasks"  # for which there is none
+    with pytest.raises(SystemExit, match="the package has no adapter of draft-tasks for qwen-like"):
+        real_llm.cell("qwen-like", "gsm8k", "adapter", 0, args)
 
 
 def test_jackknife_is_the_error_of_a_mean():
