@@ -27,18 +27,22 @@ ORDER = ["verification", "vocabulary", "ngram_cache", "translation", "lifting", 
          "decoding", "losses", "stopping"]
 USED = ["reading", "sampling", "pairing", "options", "metrics", "vllm", "llamacpp"]
 APPENDIX = ["tokenizer", "tokenizer_checks", "special_tokens", "trial", "confined", "files", "errors"]
-# What the figures depend on: models, loops and learning, not where adapters are kept; of some files only this.
+# What the figures depend on: models and loops; of some files also learning, but not where adapters are kept, or only this.
 WITH_ENGINES = ("omnidraft", ":!*.md", ":!omnidraft/cli", ":!omnidraft/exactness", ":!omnidraft/data",
                 ":!omnidraft/learning/adapters.py", ":!omnidraft/engine/embedded/adapters/draft-smol--*")
-MEASURED = (*WITH_ENGINES, ":!omnidraft/vllm.py", ":!omnidraft/llamacpp.py")
+WITH_LEARNING = (*WITH_ENGINES, ":!omnidraft/vllm.py", ":!omnidraft/llamacpp.py")
+MEASURED = (*WITH_LEARNING, ":!omnidraft/learning")
 DEPENDS = {"alignment": ("omnidraft/vocabulary.py", "omnidraft/ngram_cache.py", "omnidraft/text/tokenizer.py"),
            "overhead": tuple(f"omnidraft/{name}*.py" for name in ("verification", "lifting", "sampling", "translation")),
-           "vllm": WITH_ENGINES}
+           "vllm": (*WITH_ENGINES, ":!omnidraft/learning"),
+           **dict.fromkeys(("learning", "real_llm", "shift", "adaptive", "device"), WITH_LEARNING)}
 OLDER = {  # result files with figures that are older than the code (a test allows no others), and why
+    "adaptive": "before the guard's tolerance of small losses",
     "device": "needs a GPU",
     "learning": "other seeds, all weights, llama3-like: hours",
     "pace": "the rows of SmolLM2: an hour each",
     "real_llm": "days of learning; GSM8K, code and Alpaca for Qwen are new",
+    "shift": "before the guard's tolerance of small losses",
     "vllm": "the rows of SmolLM2: an hour"}
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 PARTS = {  # the sections of docs/results.md: a result file, and how it is shown

@@ -1,6 +1,7 @@
 """Many texts of one model at a time, in NumPy: each step adds a token to every text; when a text ends, the next begins.
 
-The products of a step are those of `engine.llama`, over one row per text; only attention reads each text's own keys.
+The products of a step are those of `engine.llama`, over one row per text; only attention reads each text's own keys: `Batch`
+holds those of all texts in one array, which is faster for small models with Llama's layers, and `Caches` one cache per text.
 """
 
 from __future__ import annotations
@@ -63,6 +64,30 @@ class Batch:
         return model.head(model._norm(x))
 
 
+class Caches:
+    """The same for all models of the engine, with its `forward_each`."""
+
+    def __init__(self, model: Llama, size: int, limit: int) -> None:
+        self.model, self.limit = model, min(limit, model.context_size)
+        self.caches = [model.new_cache() for _ in range(size)]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each text."""
+        return [cache.length for cache in self.caches]
+
+    def read(self, slot: int, ids: list[int]) -> np.ndarray:
+        """Begin a text with its prompt; returns the logits after it (1, V)."""
+        self.caches[slot] = self.model.new_cache()
+        return self.model.forward(ids, self.caches[slot])
+
+    def step(self, ids: list[int]) -> np.ndarray:
+        """Feed one token to every slot, also to slots whose texts have ended; returns the logits after it (size, V)."""
+        for cache in self.caches:
+            cache.length = min(cache.length, self.limit - 1)  # an ended text stays at its last place
+        return self.model.forward_each([([i], cache) for i, cache in zip(ids, self.caches, strict=True)])
+
+
 def write(model: Llama, prompts: Iterable[tuple[list[int], bool]], uniforms: Uniforms, tokens: int, size: int = 32,
           limit: int | None = None) -> Iterator[tuple[int, list[int], np.ndarray]]:
     """The model's texts, up to `tokens` tokens each: at temperature 1 if the prompt's second entry is true, else greedy.
@@ -71,7 +96,8 @@ def write(model: Llama, prompts: Iterable[tuple[list[int], bool]], uniforms: Uni
 
     Yields each text when it ends: the prompt's number, the ids, and the model's distributions (T, V) they were drawn from.
     """
-    coming, batch = enumerate(prompts), Batch(model, size, limit or model.context_size)
+    coming, kind = enumerate(prompts), Caches if model.config.qk_norm else Batch
+    batch = kind(model, size, limit or model.context_size)
     texts: dict[int, tuple[int, bool, list[int], list[np.ndarray]]] = {}  # by slot
     free = list(range(size))
 

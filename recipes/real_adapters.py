@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from omnidraft.learning.training import Recipe, Trainer
 from omnidraft.losses import Example, make_example
 from omnidraft.pairs.conversation import template_of
 from omnidraft.pairs.prompts import ids_of
-from omnidraft.sampling import mask, process
 
 from .batch import write
 
@@ -54,9 +52,7 @@ def write_texts(pair: od.Pair, prompts: list[tuple[list[int], list[int]]], folde
     todo = [number for number in range(len(prompts)) if not (folder / f"{number}.npz").exists()]
     some = [(prompts[number], number % 2 == 1) for number in todo]
     uniforms = od.Uniforms(np.random.default_rng([args.seed, len(todo)]))
-    written = one_by_one(pair, some, uniforms, args.tokens)
-    if not pair.target.config.qk_norm:  # Llama's layers
-        written = write(pair.target, [(ids, sampled) for (ids, _), sampled in some], uniforms, args.tokens, limit=args.length)
+    written = write(pair.target, [(ids, sampled) for (ids, _), sampled in some], uniforms, args.tokens, limit=args.length)
     for count, (place, ids, probs) in enumerate(written, 1):
         top = np.argpartition(-probs, KEPT, axis=-1)[:, :KEPT]
         kept = np.take_along_axis(probs, top, axis=-1)
@@ -65,17 +61,6 @@ def write_texts(pair: od.Pair, prompts: list[tuple[list[int], list[int]]], folde
         (folder / "part").rename(folder / f"{todo[place]}.npz")
         if count % BATCH == 0:
             print(f"{count} of {len(todo)} texts", flush=True)
-
-
-def one_by_one(pair: od.Pair, prompts: list[tuple[tuple, bool]], uniforms: od.Uniforms, tokens: int
-               ) -> Iterator[tuple[int, list[int], np.ndarray]]:
-    """Like `batch.write`, for models that it does not know; the drafter makes it faster."""
-    target = pair.target
-    for number, (prompt, sampled) in enumerate(prompts):
-        options = od.Options(temperature=float(sampled), max_new_tokens=tokens)
-        written = [token for one in od.speculative(pair, prompt, options, uniforms) for token in one.emitted]
-        logits = target.forward([*prompt[0], *written[:-1]], target.new_cache(), len(written))
-        yield number, written, process(mask(logits, target.tokenizer.size))
 
 
 def example(pair: od.Pair, prompt: list[int], path: Path) -> Example:

@@ -603,7 +603,7 @@ def tokens(base: Path, count: int) -> tuple[list[str], str]:
     if not 0.3 * drafted < kept < 0.95 * drafted:
         failures.append(f"{kept} of {drafted} draft tokens entered the text: too few, or too few others, to test much")
     return failures, (f"{done:,} tokens in {rounds:,} rounds, {kept:,} of {drafted:,} draft tokens kept, "
-                      f"{learner.updates} updates, {checks} checks of both caches, rounding ties: {ties}; "
+                      f"{learner.statistics.updates} updates, {checks} checks of both caches, rounding ties: {ties}; "
                       f"{warm_up} MB after a quarter, {max(levels)} MB at most")
 
 

@@ -220,4 +220,4 @@ def test_a_given_rate_does_not_take_the_share_of_the_rate_that_the_guard_had_fou
     Adapters(tmp_path).keep(learner)
     usual, given = resumed(folders, tmp_path), resumed(folders, tmp_path, rate=1e-3)
     assert usual.trainer.optimizer.rate == pytest.approx(learner.trainer.recipe.step_size(learner.trainer.base) / 4)
-    assert given.trainer.optimizer.rate == pytest.approx(1e-3) and given.statistics.rate_share is None
+    assert given.trainer.optimizer.rate == pytest.approx(1e-3) and given.statistics.rate_share == 1

@@ -149,14 +149,11 @@ def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatc
     serve(learner, PROMPTS[:3])
     assert learner.rollbacks == 2
     store.keep(learner)
-    assert resumed(folders, tmp_path).trainer.optimizer.rate == learner.trainer.optimizer.rate == 0.01 / 16
+    assert resumed(folders, tmp_path).trainer.optimizer.rate == 0.01 / 16 and learner.statistics.rate_share == 1 / 16
     given = resumed(folders, tmp_path, rate=0.02)
-    assert given.trainer.optimizer.rate == 0.02 and given.statistics.rate_share is None
+    assert given.trainer.optimizer.rate == 0.02 and given.statistics.rate_share == 1
     serve(learner, PROMPTS[:4])  # the rate does not fall below this
-    assert learner.rollbacks == 6 and learner.trainer.optimizer.rate == 0.01 / 64
-    learner.statistics.rate_share = 1 / 256  # saved when rates had no minimum: a roll-back does not raise it
-    serve(learner, PROMPTS[:1])
-    assert learner.rollbacks == 7 and learner.trainer.optimizer.rate == 0.01 / 256
+    assert learner.rollbacks == 6 and learner.statistics.rate_share == 1 / 64
 
 
 def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):  # noqa: F811

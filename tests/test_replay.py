@@ -1,4 +1,4 @@
-"""The texts kept for replay: half the memory, and nothing but rounding changes."""
+"""The texts kept for replay: little memory, and next to nothing changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from test_learning import PROMPTS, folders, learner_of, paired, serve  # noqa: F
 from test_losses import embedded_example
 
 from omnidraft import losses
-from omnidraft.learning.online import Memory, Schedule
+from omnidraft.learning.online import LEAST, Memory, Schedule
 
 
 def gradients_of(learner, texts) -> tuple[float, int, np.ndarray]:
@@ -18,42 +18,39 @@ def gradients_of(learner, texts) -> tuple[float, int, np.ndarray]:
     return value, count, np.concatenate([one.ravel() for one in found.values()])
 
 
-def test_half_precision_holds_probabilities_of_a_large_vocabulary():
-    logits = 6 * np.random.default_rng(0).standard_normal((2, 150_000))
+def test_of_a_large_vocabulary_what_is_probable_is_kept():
+    logits = 3 * np.random.default_rng(0).standard_normal((2, 150_000))
     p = np.exp(logits - logits.max(-1, keepdims=True))
     p = (p / p.sum(-1, keepdims=True)).astype(np.float32)
-    p[:, 0], p[:, 1] = 1, 0  # the limits
-    assert 0 < p[:, 2:].min() < 1e-12  # far below what float16 holds
     memory = Memory(2, 1 << 30, np.asarray)
     memory.add(losses.Example([0], [0, 0], p, [-1, -1]))
     rows = memory[0].target_probs
-    assert memory.nbytes == p.nbytes / 2 and rows.dtype == np.float32
-    assert (rows[:, :2] == p[:, :2]).all()
-    rows, p = rows[:, 2:], p[:, 2:]
-    assert np.abs(rows.sum(-1) - p.sum(-1)).max() < 2 ** -10
-    assert np.abs(rows - p).max() > 0 and np.abs(rows / p - 1).max() <= 2 ** -10
+    kept = p > LEAST
+    assert 0.99 < (p * kept).sum(-1).min() and kept.mean() < 0.8 and memory.nbytes == 12 * kept.sum()
+    assert (rows[kept] == p[kept]).all() and (0 < rows[~kept]).all() and (rows[~kept] < LEAST).all()
+    assert rows.dtype == np.float32 and rows.sum(-1) == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize("name", losses.LOSSES)
-def test_losses_of_replayed_texts_change_by_rounding_only(name):
+@pytest.mark.parametrize(("name", "error"), [("lifted", 1e-4), ("dm", 0.15), ("hybrid", 0.15)])
+def test_losses_of_replayed_texts_hardly_change(name, error):
+    """`dm` and `hybrid` divide by the target's probability, and 200 of 4,096 are 0 here."""
     pair, example = embedded_example()
     memory = Memory(1, 0, np.asarray)
     memory.add(example)
     logits = np.random.default_rng(0).standard_normal((len(example.draft_ids), pair.draft.vocab_size))
     value, slope, count = losses.LOSSES[name](logits, example, pair)
     again, other, counted = losses.LOSSES[name](logits, memory[0], pair)
-    assert counted == count and again == pytest.approx(value, rel=2e-4)
-    assert np.linalg.norm(other - slope) < 2 ** -9 * np.linalg.norm(slope)
+    assert counted == count and again == pytest.approx(value, rel=error)
+    assert np.linalg.norm(other - slope) < error * np.linalg.norm(slope)
 
 
-def test_learning_from_the_memory_changes_by_rounding_only(folders):  # noqa: F811
+def test_learning_from_the_memory_hardly_changes(folders):  # noqa: F811
     learner = learner_of(paired(folders), Schedule(every=100, guard=0))
     serve(learner, PROMPTS)
     texts = list(learner.batch)
     for text in texts:
         learner.memory.add(text)
     replayed = list(learner.memory)
-    assert learner.memory.nbytes * 2 == sum(text.target_probs.nbytes for text in texts)
     assert [replace(text, target_probs=None) for text in replayed] == [replace(text, target_probs=None) for text in texts]
     (value, count, slope), (again, counted, other) = (gradients_of(learner, some) for some in (texts, replayed))
     assert counted == count and again == pytest.approx(value, rel=1e-4)
@@ -68,14 +65,15 @@ def test_learning_from_the_memory_changes_by_rounding_only(folders):  # noqa: F8
     assert reached[1] == pytest.approx(reached[0], rel=2e-3)
 
 
-def test_a_learner_replays_from_half_precision_within_its_bytes(folders):  # noqa: F811
+def test_a_learner_replays_within_its_bytes(folders):  # noqa: F811
     learner = learner_of(paired(folders), Schedule(every=2, replay=3))
     serve(learner, PROMPTS)
     rows = learner.memory[-1].target_probs
-    assert 1 < len(learner.memory) <= len(PROMPTS) and learner.memory._texts[-1].target_probs.dtype == np.uint16
+    assert 1 < len(learner.memory) <= len(PROMPTS)
     assert rows.dtype == np.float32 and rows.sum(-1) == pytest.approx(np.ones(len(rows)), abs=1e-3)
-    size = learner.memory._texts[-1].target_probs.nbytes
-    small = Memory(99, int(2.5 * size), np.asarray)
+    one, small = Memory(1, 0, np.asarray), Memory(99, 0, np.asarray)
+    one.add(learner.memory[-1])
+    small.size = int(2.5 * one.nbytes)
     for _ in range(5):
         small.add(learner.memory[-1])
-    assert len(small) == 2 and small.nbytes == 2 * size
+    assert len(small) == 2 and small.nbytes == 2 * one.nbytes

@@ -228,8 +228,8 @@ def test_the_default_rate_depends_on_the_size():
 
     assert [Recipe(rank=r).step_size(d) for d in (Small, Large) for r in (32, 0)] == [0.01, 0.001, 1e-4, 1e-4]
     assert Recipe(rate=0.5).step_size(Large) == 0.5
-    Small.parameters = 5_000_000
-    assert [Recipe(rank=r).step_size(Small) for r in (32, 0)] == pytest.approx([0.002, 0.0002])
+    Small.parameters = 4_000_000
+    assert [Recipe(rank=r).step_size(Small) for r in (32, 0)] == pytest.approx([0.005, 0.0005])
 
 
 @pytest.mark.parametrize("name", KINDS)

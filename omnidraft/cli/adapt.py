@@ -164,7 +164,7 @@ class Run:
                   "learning_seconds": learned.seconds,
                   "updated": learned.updated,
                   "note": learned.note})
-        if self.store and learned.updated and learner.updates % KEPT_EVERY == 0:
+        if self.store and learned.updated and learner.statistics.updates % KEPT_EVERY == 0:
             self.store.keep(learner)
 
     def end(self, source: str) -> None:

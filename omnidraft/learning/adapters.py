@@ -272,8 +272,8 @@ def restore(learner: Learner, adapter: Adapter) -> None:
     learner.pair.draft = trainer.model()
     learner.statistics = adapter.statistics
     if trainer.recipe.rate is not None:
-        learner.statistics.rate_share = None
-    trainer.optimizer.rate *= learner.statistics.rate_share or 1.0  # found with the guard
+        learner.statistics.rate_share = 1.0
+    trainer.optimizer.rate *= learner.statistics.rate_share  # found with the guard
 
 
 # -------------------------------------------------------------------------- an adapter's folder

@@ -14,6 +14,7 @@ from ..losses import Example
 
 WINDOW = 16  # updates whose new texts judge the same weights; after that, later weights are tried
 SURE = 3.0  # a difference must exceed so many standard errors: with many looks some are lucky
+HARM = 0.01  # a smaller loss is no instability: the first steps, which are rough, often cost a little
 SPREAD = 0.03  # the least spread of the difference per text, with too few texts to estimate it
 
 
@@ -54,22 +55,24 @@ class Guard:
         before, after = np.concatenate(self.compared, axis=1)
         gain = (after - before).mean()
         sure = SURE * error(after - before)
-        few = len(self.compared) < min(WINDOW, self.patience)  # one look may be unlucky
-        if abs(gain) <= sure and (gain > 0 or few or self.asked < self.patience):
-            if len(self.compared) == WINDOW:
-                self.compared = []
-                self.tried = None
-            return None
-        if gain > 0:
+        looks = len(self.compared)  # one may be unlucky
+        late = self.asked >= self.patience and looks >= min(WINDOW, self.patience)
+        better = bool(gain > sure)
+        if better:
             self.best = self.tried
-        else:
+        elif not gain >= -max(sure, HARM) or late and gain <= 0:  # NaN too
             # keep Adam's moments: its first steps are large and rough, and need not be repeated
             moments = {k: v for k, v in now.items() if k.startswith("optimizer.")}
             self.trainer.restore(self.best | moments)
+        elif looks < WINDOW:
+            return None
+        else:
+            better = None
         self.tried = None
         self.compared = []
-        self.asked = 0
-        return bool(gain > 0)
+        if better is not None:
+            self.asked = 0
+        return better
 
 
 def error(differences: np.ndarray) -> float:

@@ -30,15 +30,12 @@ from ..verification import acceptances
 from .guard import Guard
 from .training import AdamW, Trainer
 
-WARM_UP = 1 / 16  # start at this share of the default rate: the drafter may be good already
+WARM_UP = 10  # steps in which the guarded rate rises: Adam's first steps are rough
 SLOWER, FASTER = 1 / 4, 4  # factors of the rate after a roll-back, and after better weights
 SLOWEST = 1 / 64  # smallest share of the rate after roll-backs: the stream may change slowly
 HEAD_RATE = 1e-3  # of the head's optimizer
 HEAD_MEMORY = 4096  # latest drafted tokens in the head's replay buffer
-# subtle: the first two bits of a float32 from 0 to 1 are always 0, and the last 14 are rounded off.
-# What is left, 7 bits of exponent and 9 of fraction, holds a probability to 0.1 %, however small.
-# (float16 reaches only down to 6e-5: in a vocabulary of 150,000 entries most are smaller.)
-DROPPED = np.uint32(14)
+LEAST = 1e-7  # probability that is kept for replay: some 5,000 of 150,000, with 0.9995 of the mass
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class Schedule:
     steps: int = 1  # gradient steps per update; 0: only the head learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
     memory: int = 256  # latest texts kept for replay
-    memory_bytes: int = 1 << 30  # their maximum size (29 MB per text with 150,000 entries)
+    memory_bytes: int = 1 << 30  # their maximum size (up to 6 MB per text)
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     guard: int = 48  # updates without better weights until the guard rolls back; 0: no guard
     held_out: int = 8  # one in so many texts measures the gain and is not learned; 0: none
@@ -89,7 +86,7 @@ class Statistics:
     untouched_seconds: float = 0.0
     squared_rounds: float = 0.0
     squared_seconds: float = 0.0
-    rate_share: float | None = None  # of the default rate, found with the guard
+    rate_share: float = 1.0  # of the rate, found with the guard
     paid_after_tokens: int | None = None  # None: learning has not paid off
     # "served HASH": prompts of the source with this hash. Of the held-out prompts 1, 2-3, 4-7, ...
     # their number ("curve 3 prompts" of the third group) and sums of rounds per token ("curve 3
@@ -212,7 +209,6 @@ class Learner:
         self.served = 0  # texts
         self.fresh = 0  # labelled tokens since the drafter's last update
         self.guard = Guard(trainer, schedule.guard)
-        self.updates = 0
         self.skipped = 0
         self.rollbacks = 0
         self.statistics = Statistics()
@@ -330,7 +326,6 @@ class Learner:
         else:
             for text in self.batch:
                 self.memory.add(text)
-        self.updates += 1
         if not self.schedule.guard:
             self.pair.draft = self.trainer.model()
 
@@ -340,8 +335,6 @@ class Learner:
         better = self.guard.look(self.pair, self.batch[:4], now)
         note = ""
         share = self.statistics.rate_share
-        if share is None:
-            share = WARM_UP if trainer.recipe.rate is None else 1.0
         if better:
             trainer.restore(self.guard.best)
             self.pair.draft = trainer.model()
@@ -349,11 +342,11 @@ class Learner:
             share = min(1.0, FASTER * share)
         elif better is False:
             self.rollbacks += 1
-            share = min(share, max(SLOWEST, SLOWER * share))
+            share = max(SLOWEST, SLOWER * share)
             note = f"rolled back; now at 1/{1 / share:.0f} of the rate"
-        if better is not None:
-            self.statistics.rate_share = share
-        trainer.optimizer.rate = trainer.recipe.step_size(trainer.base) * share
+        self.statistics.rate_share = share
+        warm = min(1.0, (trainer.optimizer.steps.item() + 1) / WARM_UP)
+        trainer.optimizer.rate = trainer.recipe.step_size(trainer.base) * share * warm
         return note
 
     def _train_head(self, size: int) -> None:
@@ -422,33 +415,34 @@ def learn(learner: Learner, prompts: Iterable[Any], options: Options,
 class Memory:
     """The latest texts for replay: at most `texts`, and one or as many as fit into `size` bytes.
 
-    Their rows are kept in half precision: with 150,000 entries a text of 96 tokens takes 29 MB. It
-    returns Examples whose rows are float32 arrays. `to_numpy` makes arrays of rows that are
-    tensors.
+    Of their rows only entries above `LEAST` are kept; in the Examples that it returns, the others
+    have about their mean. `to_numpy` makes arrays of rows that are tensors.
     """
 
     def __init__(self, texts: int, size: int, to_numpy: Callable[[Any], np.ndarray]) -> None:
         self.size = size
         self._to_numpy = to_numpy
-        self._texts: deque[Example] = deque(maxlen=texts)
+        self._texts: deque[tuple] = deque(maxlen=texts)
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def __getitem__(self, place: int) -> Example:
-        text = self._texts[place]
-        bits = text.target_probs.astype(np.uint32) << DROPPED
-        return replace(text, target_probs=bits.view(np.float32))
+        text, shape, entries, probs = self._texts[place]
+        rows = np.full(shape, LEAST / 30, np.float32)  # subtle: not 0, as `dm` takes the logarithm
+        rows.flat[entries] = probs
+        return replace(text, target_probs=rows)
 
     @property
     def nbytes(self) -> int:
         """The bytes that the rows take."""
-        return sum(text.target_probs.nbytes for text in self._texts)
+        return sum(entries.nbytes + probs.nbytes for *_, entries, probs in self._texts)
 
     def add(self, text: Example) -> None:
         """Keep this text too, and forget the oldest that no longer fit."""
-        rows = np.ascontiguousarray(self._to_numpy(text.target_probs), np.float32)
-        bits = rows.view(np.uint32) + np.uint32(1 << 13) >> DROPPED  # rounded to the nearest
-        self._texts.append(replace(text, target_probs=bits.astype(np.uint16)))
+        rows = self._to_numpy(text.target_probs)
+        entries = np.flatnonzero(rows > LEAST)
+        kept = replace(text, target_probs=None)
+        self._texts.append((kept, rows.shape, entries, rows.flat[entries]))
         while self.nbytes > self.size and len(self._texts) > 1:
             self._texts.popleft()

@@ -51,16 +51,16 @@ class Recipe:
             expect_number("rate", self.rate, "above 0", 1 / MOST, MOST, Real)
 
     def step_size(self, drafter: Any) -> float:
-        """The rate; the default suits 0.6 M parameters and falls to the paper's 1e-4 with more.
+        """The rate; the default falls with the root of the drafter's size, from 1 M parameters on.
 
-        A guarded learner begins with a fraction of the default (`online.WARM_UP`).
+        From 10 M on it is the paper's. A guarded learner begins with a part of it (`online.WARM_UP`).
         """
         if self.rate is not None:
             return self.rate
         if drafter.parameters > 10_000_000:
             return 1e-4
         default = 0.01 if self.rank else 0.001
-        return default / max(1.0, drafter.parameters / 1e6)
+        return default / max(1.0, drafter.parameters / 1e6) ** 0.5
 
 
 class Trainer:
