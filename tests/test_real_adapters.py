@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from omnidraft import Adapters, Pair, load
-from omnidraft.pairs.prompts import ids_of
 from recipes import adapters as embedded
 from recipes import real_adapters
 
@@ -56,14 +55,3 @@ def test_a_drafter_learns_what_a_target_wrote_and_the_adapter_is_found_by_its_we
     begun, *_, ended = kept(capsys.readouterr().out)
     assert {path: path.stat().st_mtime_ns for path in others} == others and (texts / "7.npz").exists()
     assert begun > before + 0.02 and begun == pytest.approx(ended, abs=2e-3)  # the package's adapter knows this target
-
-
-def test_texts_written_one_by_one_have_the_models_distributions():
-    pair = Pair(load("draft-general"), load("qwen-like"))
-    prompt = ids_of(pair, "Question: Tom has 3 apples")
-    for sampled in (False, True):
-        uniforms = real_adapters.od.Uniforms(np.random.default_rng(0))
-        [(number, written, probs)] = real_adapters.one_by_one(pair, [(prompt, sampled)], uniforms, 12)
-        assert number == 0 and len(written) == len(probs) <= 12
-        np.testing.assert_allclose(probs.sum(axis=-1), 1, atol=1e-5)
-        assert sampled or written == probs.argmax(axis=-1).tolist()

@@ -7,12 +7,15 @@ import pytest
 
 from omnidraft import load
 from omnidraft.sampling import Uniforms, mask, process
+from recipes import batch
 from recipes.adapters import fresh_prompts
 from recipes.batch import write
 
 
+@pytest.mark.parametrize("kind", [batch.Batch, batch.Caches])
 @pytest.mark.parametrize(("name", "size"), [("draft-tasks", 3), ("qwen-like", 8)])
-def test_texts_written_many_at_a_time_are_the_models_own(name: str, size: int):
+def test_texts_written_many_at_a_time_are_the_models_own(name: str, size: int, kind: type, monkeypatch):
+    monkeypatch.setattr(batch, "Batch", kind)
     model, tokens = load(name), 40
     prompts = [model.tokenizer.encode(prompt, bos=True) for prompt in fresh_prompts(10, 0)]
     asked = ((ids, i % 2 == 1) for i, ids in enumerate(prompts))
@@ -39,7 +42,9 @@ def test_draws_at_temperature_one_have_the_models_law():
     assert often.any() and (np.abs(counts - 400 * law)[often] < 4 * spread[often]).all() and not counts[law == 0].any()
 
 
-def test_a_text_ends_with_the_context():
+@pytest.mark.parametrize("kind", [batch.Batch, batch.Caches])
+def test_a_text_ends_with_the_context(kind: type, monkeypatch):
+    monkeypatch.setattr(batch, "Batch", kind)
     model = load("draft-tasks")
     room = 5
     ids = [model.tokenizer.encode("a", bos=True)[-1]] * (model.context_size - room)

@@ -14,7 +14,7 @@ from ..losses import Example
 
 WINDOW = 16  # updates whose new texts judge the same weights; after that, later weights are tried
 SURE = 3.0  # a difference must exceed so many standard errors: with many looks some are lucky
-HARM = 0.01  # a smaller loss is no instability: the first steps, which are rough, often cost a little
+HARM = 0.01  # a smaller loss is no instability: the first steps, being rough, often cost a little
 SPREAD = 0.03  # the least spread of the difference per text, with too few texts to estimate it
 
 

@@ -2,8 +2,8 @@
 
 Every few prompts the drafter is updated on the texts that were written (Algorithm 2). An acceptance
 head can be trained too: on the same batch (Algorithm 3), or between updates (Algorithm 4). The
-learning rate follows the `guard`: it rises when weights are found better, and falls when they are
-worse. So a drafter that knows nothing soon learns fast, and a good one slowly.
+learning rate follows the `guard`: it falls when weights are found worse, and rises again when they
+are better. So a drafter that has much to learn does so fast, and a good one slowly.
 """
 
 import math

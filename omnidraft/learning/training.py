@@ -53,7 +53,7 @@ class Recipe:
     def step_size(self, drafter: Any) -> float:
         """The rate; the default falls with the root of the drafter's size, from 1 M parameters on.
 
-        From 10 M on it is the paper's. A guarded learner begins with a part of it (`online.WARM_UP`).
+        Above 10 M it is the paper's. A guarded learner begins with less (`online.WARM_UP`).
         """
         if self.rate is not None:
             return self.rate
