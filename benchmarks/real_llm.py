@@ -6,10 +6,11 @@
 A cell is a target, a data set and a method. The drafter serves `--stream` prompts, greedy, and learns from them; "before"
 does not learn, "tli" and "omnidraft" are that with the rules of the paper's baseline SpD_DM and of its Algorithm 1, which has
 n-grams too, and "k = 4" with drafts of fixed length. "adapter" is that with the package's adapter for this target, if it has
-one. With "head" only the acceptance head learns; it then decides when drafts stop, at the same threshold. Then held-out prompts
-are written at T = 0 and 1: block efficiency and both acceptances, with errors over the prompts (jackknife; after learning also
-with drafts of four tokens), and, for the first `--timed` of them, plain and speculative decoding in turns: the speedup is the
-ratio of their tokens per second by the wall clock.
+one; "recipe" one that recipes.real_adapters made, in the folder `--adapters`. With "head" only the acceptance head learns; it
+then decides when drafts stop, at the same threshold. Then held-out prompts are written at T = 0 and 1: block efficiency and
+both acceptances, with errors over the prompts (jackknife; after learning also with drafts of four tokens), and, for the first
+`--timed` of them, plain and speculative decoding in turns: the speedup is the ratio of their tokens per second by the wall
+clock.
 Targets with a chat template get the prompts as requests. `--rules` compares the four rules between two real models, and
 needs PyTorch. The data are not part of the repository: their folder is $OMNIDRAFT_REAL_DATA. `recipes.requests.SPLITS` says
 which rows are for training, for the stream, and held out.
@@ -49,10 +50,11 @@ FILES = {"gsm8k": ["gsm8k_train1000"], "code": ["mbpp_train374", "humaneval164"]
 SAVE_EVERY = 16  # prompts
 LONGEST_DOCUMENT = 1200  # characters of a text that is to be summarized: the short ones of XSum
 METHODS: dict[str, dict[str, Any] | None] = {  # arguments of a Recipe, if the drafter learns
-    "tli": None, "omnidraft": None, "before": None, "k = 4": None, "adapter": None,
+    "tli": None, "omnidraft": None, "before": None, "k = 4": None,
     "dm": {"loss": "dm", "rank": 0}, "hybrid": {"loss": "hybrid", "rank": 0}, "hybrid + LoRA": {"loss": "hybrid"},
     "lifted": {"rank": 0}, "lifted + LoRA": {},
-    "head": {}}
+    "head": {},
+    "adapter": None, "recipe": None}  # only if they are named
 LEARNING = Schedule(every=2, replay=6, held_out=0)
 HEAD_ONLY = Schedule(every=2, steps=0, head="joint", guard=0, held_out=0)
 
@@ -172,10 +174,11 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
         place = Path(args.work) / f"{Path(target).stem}-{data}-{method.replace(' ', '')}-{seed}"
         schedule = HEAD_ONLY if method == "head" else LEARNING
         found["learned"], head = served(pair, Recipe(**learns), schedule, stream[:args.stream], seed, args.tokens, place)
-    if method == "adapter":
-        adapter = Adapters(SHIPPED).load(pair)
+    if method in ("adapter", "recipe"):
+        store = SHIPPED if method == "adapter" else Path(args.adapters)
+        adapter = Adapters(store).load(pair)
         if adapter is None:
-            raise SystemExit(f"the package has no adapter of {args.draft} for {target}: choose another method")
+            raise SystemExit(f"{store} has no adapter of {args.draft} for {target}: choose another method")
         pair.draft = adapter.drafter(pair.draft)
     sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
     found["cache"] = {"n-grams": len(sizes), "bytes": 4 * sum(sizes)}  # ids of four bytes
@@ -211,11 +214,11 @@ def main() -> None:
     args = arguments(
         __doc__, "real_llm", draft="draft-smol", backend="numpy", targets=["smollm2"],
         data={"nargs": "*", "default": list(FILES), "choices": list(FILES)},
-        methods={"nargs": "*", "default": [one for one in METHODS if one != "adapter"], "choices": list(METHODS)},
+        methods={"nargs": "*", "default": [*METHODS][:-2], "choices": list(METHODS)},
         rules=([""], "pairs DRAFT:TARGET of real models, for all four rules"), temperatures=[0.0, 1.0], seeds=[0],
         stream=(200, "prompts to learn from"), held_out=(24, "prompts for the block efficiency"),
         timed=(8, "of them, for the speed"), repeats=(1, "of each timed text"), tokens=64,
-        work=("build/real_llm", "folder of what was learned"))
+        work=("build/real_llm", "folder of what was learned"), adapters=("", "folder of adapters, for the method recipe"))
     if not (REAL / "data").is_dir():
         skip("real_llm", "set OMNIDRAFT_REAL_DATA to a folder with the data")
     jobs: dict[tuple, Callable[[], dict]] = {

@@ -11,7 +11,7 @@ NAMES = {"smollm2": "SmolLM2-135M-Instruct", "gemma3": "Gemma 3 270M", "qwen05":
 DATA = {"gsm8k": "GSM8K", "code": "MBPP + HumanEval", "alpaca": "Alpaca", "xsum": "XSum"}
 METHODS = {"tli": "`tli`, no learning", "before": "`lifted`, no learning", "k = 4": "`lifted`, always four tokens",
            "omnidraft": "`omnidraft`, no learning", "head": "`lifted`, only the head learned",
-           "adapter": "`lifted`, with the package's adapter"}
+           "adapter": "`lifted`, with the package's adapter", "recipe": "`lifted`, with an adapter that the recipe made"}
 ENGINES = {"omnidraft plain": "omnidraft plain, PyTorch", "omnidraft": "omnidraft, both in PyTorch",
            "omnidraft, NumPy drafter": "omnidraft, drafter in NumPy", "omnidraft, NumPy": "omnidraft, both in NumPy"}
 ANSWERS = {("math", "right"): "word problems: correct", ("typed", "right"): "word problems by other authors: correct",
@@ -328,7 +328,7 @@ def real_at_a_glance(figures: dict) -> str:
     cells: dict[tuple[str, str], dict[str, dict]] = {}
     for name, one in figures["cells"].items():
         pair, data, method, seed = cell_name(name)
-        if seed == "0" and method in ("before", "lifted", "adapter"):
+        if seed == "0" and method in ("before", "lifted", "adapter", "recipe"):
             note = figures["measured"].get(f"cells / {name}", {}).get("settings", {}).get("note", "")
             cells.setdefault((pair, data), {})[method] = one | {"mark": " *" * ("busy" in note)}
     rows = []
@@ -336,8 +336,10 @@ def real_at_a_glance(figures: dict) -> str:
         before, mark = one["before"], one["before"]["mark"]
         row = [pair, data, with_error(before["T=0"]), gain(before["T=0"]) + mark,
                gain(before["T=1"]) + mark if "T=1" in before else "–"]
-        if after := one.get("adapter", one.get("lifted")):
-            taught = f"{after['learned']['prompts']} prompts" if "learned" in after else "the package's adapter"
+        if method := next((name for name in ("adapter", "recipe", "lifted") if name in one), None):
+            after = one[method]
+            taught = {"adapter": "the package's adapter", "recipe": "texts, by the recipe"}.get(method)
+            taught = taught or f"{after['learned']['prompts']} prompts"
             row += [taught, with_error(after["T=0"]), gain(after["T=0"]) + after["mark"]]
         rows.append(row + ["–"] * (8 - len(row)))
     rules = "; ".join(f"{published(name)}: " + ", ".join(

@@ -9,6 +9,7 @@ import pytest
 from benchmarks import real_llm
 from omnidraft import Pair
 from omnidraft.engine.load import load
+from omnidraft.learning.adapters import SHIPPED
 from recipes.requests import SPLITS
 
 
@@ -67,8 +68,10 @@ def test_a_cell_with_the_packages_adapter(data, tmp_path):
                      tokens=24, work=tmp_path)
     before, after = (real_llm.cell("qwen-like", "gsm8k", method, 0, args)["T=0"] for method in ("before", "adapter"))
     assert after["block_efficiency"] > 1.2 * before["block_efficiency"] and after["same_text"] == "1 of 1"
+    args.adapters = SHIPPED
+    assert real_llm.cell("qwen-like", "gsm8k", "recipe", 0, args)["T=0"]["block_efficiency"] == after["block_efficiency"]
     args.draft = "draft-tasks"  # for which there is none
-    with pytest.raises(SystemExit, match="the package has no adapter of draft-tasks for qwen-like"):
+    with pytest.raises(SystemExit, match="has no adapter of draft-tasks for qwen-like"):
         real_llm.cell("qwen-like", "gsm8k", "adapter", 0, args)
 
 
