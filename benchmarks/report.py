@@ -27,9 +27,11 @@ ORDER = ["verification", "vocabulary", "ngram_cache", "translation", "lifting", 
          "decoding", "losses", "stopping"]
 USED = ["reading", "sampling", "pairing", "options", "metrics", "vllm", "llamacpp"]
 APPENDIX = ["tokenizer", "tokenizer_checks", "special_tokens", "trial", "confined", "files", "errors"]
-# What the figures depend on: models and loops; of some files also learning, but not where adapters are kept, or only this.
+# What the figures depend on: models and loops, of some files also learning, of others only this; not where models and adapters
+# are found.
 WITH_ENGINES = ("omnidraft", ":!*.md", ":!omnidraft/cli", ":!omnidraft/exactness", ":!omnidraft/data",
-                ":!omnidraft/learning/adapters.py", ":!omnidraft/engine/embedded/adapters/draft-smol--*")
+                ":!omnidraft/learning/adapters.py", ":!omnidraft/engine/transformers_loading.py",
+                ":!omnidraft/engine/embedded/adapters/draft-smol--*")
 WITH_LEARNING = (*WITH_ENGINES, ":!omnidraft/vllm.py", ":!omnidraft/llamacpp.py")
 MEASURED = (*WITH_LEARNING, ":!omnidraft/learning")
 DEPENDS = {"alignment": ("omnidraft/vocabulary.py", "omnidraft/ngram_cache.py", "omnidraft/text/tokenizer.py"),

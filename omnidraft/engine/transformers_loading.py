@@ -54,9 +54,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
     elif os.path.isdir(folder):  # False for a name that is too long
         name = folder.resolve().name
     else:
-        source = name
         folder, online = fetch(name)
-        how["local_files_only"] = not online
+        source = name if online else str(folder)
     with one_line(f"cannot load {source}"):
         if is_gguf(folder):
             model, tokenizer = from_file(folder, device, how, more)
