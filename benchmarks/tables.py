@@ -347,7 +347,7 @@ def real_at_a_glance(figures: dict) -> str:
         for name, one in figures["rules"].items())
     head = ["pair", "data", "tokens per pass", "speedup", "speedup, T = 1", "after learning from", "tokens per pass", "speedup"]
     return table(head, rows) + (
-        "\n\nHeld-out prompts, temperature 0 (but for one column), the same greedy texts as plain decoding; Gemma in "
+        "\n\nHeld-out prompts, temperature 0 (but for one column), the same greedy texts as plain decoding; Gemma on Alpaca in "
         "PyTorch. * timed while other programs ran. "
         "Between the two published models, tokens per pass at temperature 1 by verification rule (vocabulary intersection, "
         f"the paper's, which is not exact, and ours): {rules}. "
