@@ -54,7 +54,8 @@ METHODS: dict[str, dict[str, Any] | None] = {  # arguments of a Recipe, if the d
     "dm": {"loss": "dm", "rank": 0}, "hybrid": {"loss": "hybrid", "rank": 0}, "hybrid + LoRA": {"loss": "hybrid"},
     "lifted": {"rank": 0}, "lifted + LoRA": {},
     "head": {},
-    "adapter": None, "recipe": None}  # only if they are named
+    "adapter": None, "recipe": None}
+ADAPTED = ("adapter", "recipe")  # measured only if they are named
 LEARNING = Schedule(every=2, replay=6, held_out=0)
 HEAD_ONLY = Schedule(every=2, steps=0, head="joint", guard=0, held_out=0)
 
@@ -174,7 +175,7 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
         place = Path(args.work) / f"{Path(target).stem}-{data}-{method.replace(' ', '')}-{seed}"
         schedule = HEAD_ONLY if method == "head" else LEARNING
         found["learned"], head = served(pair, Recipe(**learns), schedule, stream[:args.stream], seed, args.tokens, place)
-    if method in ("adapter", "recipe"):
+    if method in ADAPTED:
         store = SHIPPED if method == "adapter" else Path(args.adapters)
         adapter = Adapters(store).load(pair)
         if adapter is None:
@@ -214,7 +215,7 @@ def main() -> None:
     args = arguments(
         __doc__, "real_llm", draft="draft-smol", backend="numpy", targets=["smollm2"],
         data={"nargs": "*", "default": list(FILES), "choices": list(FILES)},
-        methods={"nargs": "*", "default": [*METHODS][:-2], "choices": list(METHODS)},
+        methods={"nargs": "*", "default": [one for one in METHODS if one not in ADAPTED], "choices": [*METHODS]},
         rules=([""], "pairs DRAFT:TARGET of real models, for all four rules"), temperatures=[0.0, 1.0], seeds=[0],
         stream=(200, "prompts to learn from"), held_out=(24, "prompts for the block efficiency"),
         timed=(8, "of them, for the speed"), repeats=(1, "of each timed text"), tokens=64,

@@ -206,7 +206,7 @@ class Learning:
     rank: Annotated[int | None, learning(
         help="LoRA rank; 0 trains all weights. Default: the saved adapter's, else 32.")] = None
     rate: Annotated[float | None, learning(
-        help="Learning rate. Default: by rank and model size, raised while that helps.")] = None
+        help="Learning rate. Default: by rank and model size. It falls while it harms.")] = None
     every: Annotated[int, learning(
         help="Prompts per update.")] = 2
     replay_mb: Annotated[int, learning(

@@ -36,7 +36,8 @@ class Guard:
         """Compare the weights being tried (if there are none, the current ones, `now`) to the best.
 
         True: better beyond the error, and now the best. None: undecided. False: worse beyond the
-        error, NaN, or not better for too long; the best are restored. Texts must be new to both.
+        error and `HARM`, NaN, or not better for too long; the best are restored. Texts must be new
+        to both.
         """
         if self.best is None:
             self.best = now
@@ -57,22 +58,22 @@ class Guard:
         sure = SURE * error(after - before)
         looks = len(self.compared)  # one may be unlucky
         late = self.asked >= self.patience and looks >= min(WINDOW, self.patience)
-        better = bool(gain > sure)
+        better = gain > sure
+        worse = not gain >= -max(sure, HARM) or late and gain <= 0  # NaN too
         if better:
             self.best = self.tried
-        elif not gain >= -max(sure, HARM) or late and gain <= 0:  # NaN too
+        if worse:
             # keep Adam's moments: its first steps are large and rough, and need not be repeated
             moments = {k: v for k, v in now.items() if k.startswith("optimizer.")}
             self.trainer.restore(self.best | moments)
-        elif looks < WINDOW:
+        decided = better or worse
+        if decided or looks == WINDOW:
+            self.tried = None
+            self.compared = []
+        if not decided:
             return None
-        else:
-            better = None
-        self.tried = None
-        self.compared = []
-        if better is not None:
-            self.asked = 0
-        return better
+        self.asked = 0
+        return bool(better)
 
 
 def error(differences: np.ndarray) -> float:

@@ -46,7 +46,7 @@ class Schedule:
     steps: int = 1  # gradient steps per update; 0: only the head learns
     replay: int = 0  # earlier texts, drawn at random, that join the new ones in every step
     memory: int = 256  # latest texts kept for replay
-    memory_bytes: int = 1 << 30  # their maximum size (up to 6 MB per text)
+    memory_bytes: int = 1 << 30  # their maximum size (6 MB for a text with 150,000 entries)
     head: str = "none"  # "joint" or "interleaved" trains the acceptance head too
     guard: int = 48  # updates without better weights until the guard rolls back; 0: no guard
     held_out: int = 8  # one in so many texts measures the gain and is not learned; 0: none
