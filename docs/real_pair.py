@@ -145,7 +145,7 @@ learned = [one for one in omnidraft.learn(learner, stream, options, omnidraft.Un
 learner.close()
 quarter = max(1, len(learned) // 4)
 taus = [summarize(r for one in part for r in one.rounds).block_efficiency for part in (learned[:quarter], learned[-quarter:])]
-learning = {"prompts": len(learned), "updates": learner.updates, "rollbacks": learner.rollbacks, "skipped": learner.skipped,
+learning = {"prompts": len(learned), "updates": learner.statistics.updates, "rollbacks": learner.rollbacks, "skipped": learner.skipped,
             "seconds": perf_counter() - began, "first_quarter": taus[0], "last_quarter": taus[1]}
 print(learning)
 for temperature in (0, 1):
