@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -153,6 +152,8 @@ def served(pair: Pair, recipe: Recipe, schedule: Schedule, stream: list[str], se
     options = Options(stop=Confidence(12, 0.3, learner.head), max_new_tokens=tokens)
     prompts = [as_prompt(pair, text) for text in stream[done:]]
     for number, learned in enumerate(learn(learner, prompts, options, draws([seed, done])), done + 1):
+        if not learned.rounds:
+            raise SystemExit(learned.note)
         each.append(summarize(learned.rounds).block_efficiency)
         if number % SAVE_EVERY == 0 or number == len(stream):
             make_folder_of(record)
@@ -183,7 +184,7 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
         pair.draft = adapter.drafter(pair.draft)
     sizes = [len(ngram) + 1 for ngram, _, _ in pair.cache.items()]
     found["cache"] = {"n-grams": len(sizes), "bytes": 4 * sum(sizes)}  # ids of four bytes
-    rule = method if method in RULES and METHODS[method] is None else "lifted"
+    rule = method if method in RULES else "lifted"
     stop = FixedLength(4) if method == "k = 4" else Confidence(12, head=head)
     for temperature in args.temperatures:
         options = Options(verify=rule, stop=stop, temperature=temperature, max_new_tokens=args.tokens)
@@ -200,12 +201,11 @@ def cell(target: str, data: str, method: str, seed: int, args: Namespace) -> dic
 def four_rules(draft: str, target: str, data: str, args: Namespace) -> dict[str, Any]:
     """Block efficiency of every rule between two real models, with drafts of four tokens."""
     pair = Pair(*(load(name, backend="torch") for name in (draft, target)))
+    _, held_out = requests_of(data)
     found = {}
     for rule, temperature in product(RULES, args.temperatures):
         options = Options(verify=rule, stop=FixedLength(4), temperature=temperature, max_new_tokens=args.tokens)
-        other = copy(pair)
-        _, held_out = requests_of(data)
-        sums = [summarize(write(other, text, options, place)) for place, text in enumerate(held_out[:args.held_out])]
+        sums = [summarize(write(pair, text, options, place)) for place, text in enumerate(held_out[:args.held_out])]
         found[f"{rule}, T={temperature:g}"] = efficiency(sums)
     return found
 

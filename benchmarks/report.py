@@ -27,8 +27,8 @@ ORDER = ["verification", "vocabulary", "ngram_cache", "translation", "lifting", 
          "decoding", "losses", "stopping"]
 USED = ["reading", "sampling", "pairing", "options", "metrics", "vllm", "llamacpp"]
 APPENDIX = ["tokenizer", "tokenizer_checks", "special_tokens", "trial", "confined", "files", "errors"]
-# What the figures depend on: models and loops, of some files also learning, of others only this; not where models and adapters
-# are found.
+# What the figures depend on: models and loops; for some files also learning, for others only the files that are named here;
+# never where models and adapters are found.
 WITH_ENGINES = ("omnidraft", ":!*.md", ":!omnidraft/cli", ":!omnidraft/exactness", ":!omnidraft/data",
                 ":!omnidraft/learning/adapters.py", ":!omnidraft/engine/transformers_loading.py",
                 ":!omnidraft/engine/embedded/adapters/draft-smol--*")

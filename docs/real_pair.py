@@ -134,19 +134,19 @@ def measure(some):
 runs = {f"T = {temperature}": measure(methods(float(temperature))) for temperature in (0, 1)}
 
 # %% [markdown]
-# The drafter learns from its target while it serves the stream, with the package's defaults. Nothing is kept on disk.
+# The drafter learns from its target while it serves the stream, as `omnidraft adapt` lets it. Nothing is kept on disk.
 
 # %%
 rng = np.random.default_rng(0)
 store, began = omnidraft.Adapters(tempfile.mkdtemp()), perf_counter()
-learner = store.resume(pair, Recipe(), Schedule(), rng)
+learner = store.resume(pair, Recipe(), Schedule(every=2, replay=6), rng)
 options = omnidraft.Options.of(max_new_tokens=TOKENS, temperature=1.0)
 learned = [one for one in omnidraft.learn(learner, stream, options, omnidraft.Uniforms(rng)) if one.rounds]
 learner.close()
 quarter = max(1, len(learned) // 4)
 taus = [summarize(r for one in part for r in one.rounds).block_efficiency for part in (learned[:quarter], learned[-quarter:])]
-learning = {"prompts": len(learned), "updates": learner.statistics.updates, "rollbacks": learner.rollbacks, "skipped": learner.skipped,
-            "seconds": perf_counter() - began, "first_quarter": taus[0], "last_quarter": taus[1]}
+learning = {"prompts": len(learned), "updates": learner.statistics.updates, "rollbacks": learner.rollbacks,
+            "skipped": learner.skipped, "seconds": perf_counter() - began, "first_quarter": taus[0], "last_quarter": taus[1]}
 print(learning)
 for temperature in (0, 1):
     again = measure(methods(float(temperature), learned=True))

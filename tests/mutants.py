@@ -45,6 +45,7 @@ GUARD = ("test_learning.py "
 PACE = "test_pace.py -k begins_at_once+or+measured_first+or+far_too_fast+or+lost_trial+or+rarer"
 PLAIN = "test_pace.py -k drafters_text+or+written_plainly"
 SETTINGS = "test_pace.py -k equal_settings"
+MISHAPS = "test_learning_mishaps.py -k ctrl_c_within"
 SERVED = "test_learning.py -k rolled_back+or+what_drafts+or+guard_reads"
 
 
@@ -201,9 +202,12 @@ MUTANTS = [Mutant(*fields) for fields in (
     ("learning/guard", "self.best = self.tried\n", "self.best = now\n", GUARD),
     ("learning/guard", "            self.trainer.restore(self.best | moments)\n", "", GUARD),
     ("learning/guard", "self.best | moments", "self.best", GUARD),
+    ("learning/guard", 'f"parameters.{name}"', 'f"served.{name}"', GUARD),
     ("learning/online", "self.batch[:4], now)", "list(self.memory)[-4:] or self.batch, now)", SERVED),
     ("learning/online", "            trainer.restore(now)\n", "", SERVED),
     ("learning/online", "            trainer.restore(self.guard.best)\n", "", SERVED),
+    ("learning/online", "                self.guard.compared = []  # subtle: it may see this batch again\n",
+     "", MISHAPS),
     ("learning/online", "        if not self.schedule.guard:\n            self.pair.draft",
      "        if True:\n            self.pair.draft", SERVED),
     # details of the whole package

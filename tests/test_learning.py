@@ -128,7 +128,7 @@ def test_a_head_may_learn_while_the_drafter_stays_as_it_is(folders):
 
 def test_the_drafter_learns_its_target(folders):
     pair = paired(folders)
-    base, learner = pair.draft, learner_of(pair, rate=1e-2)
+    base, learner = pair.draft, learner_of(pair, Schedule(every=2, replay=1), rate=1e-2)
     before = {name: array.copy() for name, array in learner.trainer.tensors.items()}
     learned = serve(learner, PROMPTS * 4)
     assert sum(one.updated for one in learned) == 16 and learner.statistics.prompts == 32
@@ -161,7 +161,7 @@ def test_expected_acceptance_is_what_decoding_measures(folders):
 
 def test_a_harmful_update_is_rolled_back_and_never_drafts(folders):
     pair = paired(folders)
-    base, learner = pair.draft, learner_of(pair, Schedule(every=1), rate=30.0)  # destroys the weights at once
+    base, learner = pair.draft, learner_of(pair, Schedule(every=1, replay=1), rate=30.0)  # destroys the weights
     (first, second) = serve(learner, PROMPTS[:2])
     assert first.updated and not first.note and pair.draft is base  # one update was made, but its weights did not draft
     assert "rolled back; now at 1/4" in second.note and learner.rollbacks == 1 and learner.statistics.rate_share == 1 / 4
@@ -272,7 +272,7 @@ def test_after_the_patience_one_unlucky_look_rolls_nothing_back():
 
 
 def test_equal_weights_are_found_better_in_few_of_many_runs():
-    """Differences of mean zero, 100 runs of 120 looks: 7 find a gain (with 2 errors 48, with n - 3 for n - 5 18)."""
+    """Differences of mean zero, 100 runs of 120 looks: 7 find a gain (with 2 errors 46, with n - 3 for n - 5 18)."""
     rng, found = np.random.default_rng(1), 0
     for _ in range(100):
         guard, _ = guard_of(rng.normal(0, 0.004, (120, 2)), 10 ** 9)
@@ -280,10 +280,11 @@ def test_equal_weights_are_found_better_in_few_of_many_runs():
     assert found < 12
 
 
-def test_the_first_look_takes_the_weights_as_they_are():
+def test_the_first_look_takes_the_weights_that_draft():
+    """Of a trainer that continues, the latest ones have not proved better: no failure may bring them back."""
     guard, restored = guard_of([], 3)
-    guard.best = None
-    assert guard.look(None, ["one"], "untouched") is None and guard.best == "untouched" and not restored
+    guard.best, now = None, state(2) | {"served.a": 1}
+    assert guard.look(None, ["one"], now) is None and guard.best == now | {"parameters.a": 1} and not restored
 
 
 def test_the_rate_grows_back_while_weights_are_found_better(folders, monkeypatch):
@@ -310,7 +311,7 @@ def test_a_guarded_rate_rises_in_ten_steps(folders, monkeypatch, rate, full):
 
 def test_held_out_prompts_are_served_both_ways_and_never_learned(folders):
     pair = paired(folders)
-    learner = learner_of(pair, Schedule(every=2, guard=0, held_out=3))
+    learner = learner_of(pair, Schedule(every=2, replay=1, guard=0, held_out=3))
     options, uniforms = Options(temperature=1.0, max_new_tokens=24, stop=FixedLength(4)), Uniforms(np.random.default_rng(0))
     apart = [prompt for prompt in PROMPTS if sum(ascii(prompt).encode()) % 3 == 0]  # the same whenever they come
     rest = [prompt for prompt in PROMPTS if prompt not in apart]

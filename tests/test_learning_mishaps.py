@@ -57,6 +57,8 @@ def test_ctrl_c_within_an_update_leaves_what_was_learned(folders, monkeypatch, w
     with pytest.raises(KeyboardInterrupt):
         serve(learner, PROMPTS[3:4])
     assert all((before[k] == v).all() for k, v in learner.trainer.state().items())
+    monkeypatch.undo()
+    assert learner.close().updated and len(learner.guard.compared) == 1  # the guard counts the same texts once
 
 
 def test_a_text_that_cannot_be_learned_from_is_not_replayed(folders, monkeypatch):  # noqa: F811
@@ -112,9 +114,12 @@ def test_a_text_that_the_drafter_cannot_spell_teaches_nothing(folders, tmp_path)
 
 
 def test_replay_takes_no_more_memory_than_it_may(folders):  # noqa: F811
-    learner = learner_of(paired(folders), Schedule(every=1, guard=0, memory_bytes=1))
+    learner = learner_of(paired(folders), Schedule(every=1, replay=1, guard=0, memory_bytes=1))
     serve(learner, PROMPTS[:3])
     assert len(learner.memory) == 1
+    learner = learner_of(paired(folders), Schedule(every=1, guard=0))
+    serve(learner, PROMPTS[:3])
+    assert not len(learner.memory)  # nothing is replayed
 
 
 def test_its_memory_is_an_option_of_the_command(folders, monkeypatch):  # noqa: F811
@@ -159,7 +164,7 @@ def test_the_rate_that_the_guard_has_found_is_kept(folders, tmp_path, monkeypatc
 def test_what_was_kept_without_its_optimizer_is_gone_on_from(folders, tmp_path):  # noqa: F811
     store, learner = Adapters(tmp_path), resumed(folders, tmp_path)
     serve(learner, PROMPTS[:4])
-    lora = store.load(learner.pair) or learner.trainer.lora
+    lora = learner.trainer.lora
     store.save(paired(folders), Adapter(lora))
     again = resumed(folders, tmp_path)
     assert all((again.trainer.served[k] == v).all() for k, v in lora.parameters.items())
@@ -396,6 +401,17 @@ def test_ctrl_c_before_the_first_prompt_says_so(folders, monkeypatch):  # noqa: 
     monkeypatch.setattr(online, "learn", interrupted)
     result = adapt(folders, "math")
     assert result.exit_code == 1 and "nothing new was learned" in result.stderr
+
+
+def test_a_save_for_another_target_keeps_the_lock(folders, tmp_path):  # noqa: F811
+    store, one = Adapters(tmp_path), paired(folders)
+    other = Pair(one.draft, load(folders["draft"]))
+    with store.writing(one) as folder:
+        store.save(other, Adapter(learner_of(other).trainer.lora))
+        with store.writing(one) as again, pytest.raises(OmnidraftError, match="another process"):
+            assert again == folder != store.folder(other)
+            with Adapters(tmp_path).writing(one):
+                pass
 
 
 # ------------------------------------------------------------------------------- what others keep in an adapter's folder

@@ -45,7 +45,7 @@ def test_losses_of_replayed_texts_hardly_change(name, error):
 
 
 def test_learning_from_the_memory_hardly_changes(folders):  # noqa: F811
-    learner = learner_of(paired(folders), Schedule(every=100, guard=0))
+    learner = learner_of(paired(folders), Schedule(every=100, replay=1, guard=0))
     serve(learner, PROMPTS)
     texts = list(learner.batch)
     for text in texts:

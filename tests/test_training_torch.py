@@ -264,7 +264,8 @@ def test_what_cannot_learn_is_told(folders):
 
 def resumed(folders, root, backend: str, kind: str = "llama, tied", guard: int = 48, **recipe) -> Learner:
     pair = Pair(drafter(folders, kind, backend), load(folders["target"], backend=backend))
-    return Adapters(root).resume(pair, Recipe(**{"rank": 4} | recipe), Schedule(every=2, guard=guard), np.random.default_rng(0))
+    schedule = Schedule(every=2, replay=1, guard=guard)
+    return Adapters(root).resume(pair, Recipe(**{"rank": 4} | recipe), schedule, np.random.default_rng(0))
 
 
 @ranks

@@ -190,13 +190,12 @@ class Run:
             emit({"type": "summary", **learner.statistics.to_json(), "rollbacks": learner.rollbacks,
                   "skipped": learner.skipped})
         latest = describe(summarize(rounds_of(self.latest)))
-        lines = [f"last {len(self.latest)} prompts: {latest}",
-                 f"{verdict(learner.statistics)}; {learner.rollbacks} rollbacks in this run"]
-        if last:
-            lines.insert(0, last)
         if self.stopped:
-            lines.insert(0, "stopped")
-        note("\n".join(lines))
+            note("stopped")
+        if last:
+            note(last)
+        note(f"last {len(self.latest)} prompts: {latest}\n"
+             f"{verdict(learner.statistics)}; {learner.rollbacks} rollbacks in this run")
 
 
 def rounds_of(some: Iterable[online.Learned]) -> Iterator[Round]:

@@ -13,7 +13,7 @@ from .. import OmnidraftError, Options, Pair, Round, Tokenizer
 from ..engine.load import EMBEDDED
 from ..metrics import Summary, summarize
 from ..pairs.conversation import Conversation
-from ..pairs.pace import usual, why_plain
+from ..pairs.pace import why_plain
 from ..pairs.prompts import uniforms_of
 from ..sampling import Uniforms
 from . import options
@@ -51,7 +51,7 @@ def generate(
     if sys.stderr.isatty():
         note(f"{pair.draft.name} drafts for {pair.target.name}")
     request = next(asked(pair.target, [Request(prompt)], chat))
-    records = rounds_of(pair, request, usual(how, pair.target), decoding.seed, stop_strings=stop)
+    records = rounds_of(pair, request, how, decoding.seed, stop_strings=stop)
     figures = write(records, pair.target.tokenizer, as_json=json_lines)
     note_plain(figures, pair, how)
 
@@ -59,11 +59,10 @@ def generate(
 def rounds_of(pair: Pair, prompt: Any, how: Options, seed: int, **more: Any) -> Iterator[Round]:
     """The rounds of `pair.stream`, one after another, also those that end within a character."""
     rounds: list[Round] = []
-    shown = 0
     for _ in pair.stream(prompt, how, rounds=rounds, seed=seed, **more):
-        yield from rounds[shown:]
-        shown = len(rounds)
-    yield from rounds[shown:]
+        yield from rounds
+        rounds.clear()
+    yield from rounds
 
 
 @command("omnidraft chat", "omnidraft chat --draft draft-general --adapter auto -T 0.8",
@@ -77,7 +76,6 @@ def chat(
 ) -> None:
     """Chat, one message per line (embedded models forget earlier ones). /exit quits."""
     pair, how = models.served(decoding.options())
-    how = usual(how, pair.target)
     uniforms = uniforms_of(decoding.seed)
     talk = Conversation(pair, system)
     terminal = on_a_terminal()

@@ -135,12 +135,11 @@ class Served(Models):
     def served(self, options: Options, shipped: bool = True) -> tuple[Pair, Options]:
         """The pair and its options, with what was learned; `shipped`: or came with the package."""
         pair = self.pair()
-        adapter = None
         if self.adapter != "none":
             which = None if self.adapter == "auto" else self.adapter
             adapter = Adapters(self.adapters).load(pair, which, shipped)
-        if adapter:
-            options = with_head(options, adapted(pair, adapter))
+            if adapter:
+                options = with_head(options, adapted(pair, adapter))
         return pair, options
 
 

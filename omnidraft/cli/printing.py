@@ -48,12 +48,12 @@ def say(text: str, end: str = "\n", exact: bool = False) -> None:
 
 def note(line: str) -> None:
     """Print a remark on stderr, escaped; on a terminal, lines break between words."""
-    lines = [escape(line)]
+    line = escape(line)
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns or 80
-        lines = [textwrap.fill(one, width, break_long_words=False, break_on_hyphens=False)
-                 for one in lines[0].splitlines()]
-    print("\n".join(lines), file=sys.stderr)
+        line = "\n".join(textwrap.fill(one, width, break_long_words=False, break_on_hyphens=False)
+                         for one in line.splitlines())
+    print(line, file=sys.stderr)
 
 
 def emit(record: dict[str, Any]) -> None:

@@ -131,12 +131,13 @@ class Adapters:
         if folder == self._held:
             yield folder
             return
+        outer = self._held
         with locked(folder):
             self._held = folder
             try:
                 yield folder
             finally:
-                self._held = None
+                self._held = outer
 
     def save(self, pair: Pairing, adapter: Adapter, after: str | None = None,
              writer: str = "") -> Path:
@@ -214,7 +215,7 @@ class Adapters:
         return learner
 
     def keep(self, learner: Learner) -> Path:
-        """Save what a learner has learned, and everything it needs to continue; the folder.
+        """Save what a learner has learned, with the state of its optimizer; returns the folder.
 
         If it cannot be saved here (a damaged adapter, another process was faster), it is saved next
         to this store, and the OmnidraftError says where.
@@ -244,7 +245,7 @@ def training_of(drafter: Any) -> Any:
 
 
 def state_of(learner: Learner) -> Adapter:
-    """What a learner has learned, and what it needs to continue."""
+    """What a learner has learned, with the states of its optimizers (but no texts to replay)."""
     trainer = learner.trainer
     state = trainer.state()
     weights = under("served.", learner.guard.best or state)  # the weights that draft

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..losses import Example
+from .training import under
 
 WINDOW = 16  # updates whose new texts judge the same weights; after that, later weights are tried
 SURE = 3.0  # a difference must exceed so many standard errors: with many looks some are lucky
@@ -40,7 +41,9 @@ class Guard:
         to both.
         """
         if self.best is None:
-            self.best = now
+            # subtle: of a resumed trainer, only the served weights have proved better
+            served = under("served.", now)
+            self.best = now | {f"parameters.{name}": array for name, array in served.items()}
             return None
         self.tried = self.tried or now
         found = []

@@ -204,7 +204,8 @@ class Learner:
         self.head = head
         self.head_optimizer = head and AdamW(head.parameters, HEAD_RATE, decay=0.0)
         self.batch: list[Example] = []
-        self.memory = Memory(schedule.memory, schedule.memory_bytes, pair.sampler.to_numpy)
+        self.memory = Memory(schedule.replay and schedule.memory, schedule.memory_bytes,
+                             pair.sampler.to_numpy)
         self.labelled: deque[tuple[Any, float]] = deque(maxlen=HEAD_MEMORY)
         self.served = 0  # texts
         self.fresh = 0  # labelled tokens since the drafter's last update
@@ -290,7 +291,7 @@ class Learner:
     def _timed(self, learned: Learned, began: float) -> Learned:
         """Count the time that learning took since `began`, and whether it has paid off."""
         learned.seconds = perf_counter() - began
-        self.statistics.add(learning_seconds=learned.seconds, updates=int(learned.updated))
+        self.statistics.add(learning_seconds=learned.seconds, updates=learned.updated)
         self.statistics.note_payoff()
         return learned
 
@@ -305,6 +306,7 @@ class Learner:
                 self._steps(before, learned)
             except BaseException:  # Ctrl-C must not leave half a step or the weights of the guard
                 self.trainer.restore(before)
+                self.guard.compared = []  # subtle: it may see this batch again
                 raise
         self.batch = []
         if self.schedule.head == "joint":

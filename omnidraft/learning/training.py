@@ -110,10 +110,13 @@ class Trainer:
         return self.base.rebuilt(self.config, self.merged())
 
     def step(self, pair: Any, examples: Sequence[losses.Example]) -> float:
-        """One update on the texts; the mean loss per comparison, or NaN if nothing was changed."""
+        """One update on the texts; the mean loss per comparison (0: there are none).
+
+        NaN, and nothing is changed, if the loss or the gradient is not finite.
+        """
         total, counted, gradients = self._gradients(pair, examples)
-        if counted == 0 and total == 0:
-            return 0.0
+        if not counted:
+            return total
         if not math.isfinite(total) or not math.isfinite(self.optimizer.step(gradients)):
             return math.nan
         steps = self.optimizer.steps.item()
