@@ -15,7 +15,9 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
+from functools import cache
 from statistics import median
+from typing import Any
 
 from benchmarks import tables
 from benchmarks.common import RESULTS, ROOT, WAY, as_lines, earlier, parts_of, result
@@ -33,9 +35,11 @@ WITH_ENGINES = ("omnidraft", ":!*.md", ":!omnidraft/cli", ":!omnidraft/exactness
                 ":!omnidraft/learning/adapters.py", ":!omnidraft/engine/transformers_loading.py",
                 ":!omnidraft/engine/embedded/adapters/draft-smol--*")
 WITH_LEARNING = (*WITH_ENGINES, ":!omnidraft/vllm.py", ":!omnidraft/llamacpp.py")
-MEASURED = (*WITH_LEARNING, ":!omnidraft/learning")
+WITH_TORCH = (*WITH_LEARNING, ":!omnidraft/learning")
+MEASURED = (*WITH_TORCH, ":!omnidraft/engine/transformers_*.py")
 DEPENDS = {"alignment": ("omnidraft/vocabulary.py", "omnidraft/ngram_cache.py", "omnidraft/text/tokenizer.py"),
            "overhead": tuple(f"omnidraft/{name}*.py" for name in ("verification", "lifting", "sampling", "translation")),
+           **dict.fromkeys(("against_transformers", "latency"), WITH_TORCH),
            "vllm": (*WITH_ENGINES, ":!omnidraft/learning"),
            **dict.fromkeys(("learning", "real_llm", "shift", "adaptive", "device"), WITH_LEARNING)}
 OLDER = {  # result files with figures that are older than the code (a test allows no others), and why
@@ -268,13 +272,40 @@ def older(name: str, figures: dict) -> str:
         if content:
             found.setdefault(where.get("commit", "unknown"), []).append(entry or "the file")
     lines = []
+    head = (git("rev-parse", "HEAD") or b"").decode().strip()
     for commit, entries in found.items():
-        count = subprocess.run(["git", "rev-list", "--count", f"{commit.partition(' ')[0]}..", "--",
-                                *DEPENDS.get(name, MEASURED)], cwd=ROOT, capture_output=True, text=True)
-        since = count.stdout.strip() or "unknown"
-        if since != "0":
-            lines.append(f"{name}: {', '.join(entries)} at commit {commit}, changes since: {since}")
+        since = changed(commit.partition(" ")[0], head, DEPENDS.get(name, MEASURED))
+        if since:
+            lines.append(f"{name}: {', '.join(entries)} at commit {commit}, changed since: {', '.join(since)}")
     return "\n".join(lines)
+
+
+@cache
+def changed(before: str, after: str, paths: tuple[str, ...]) -> list[str]:
+    """The files at `paths` (of git) whose code differs between two commits; ["unknown"] if there is no such commit."""
+    found = git("diff", "--name-only", "--no-renames", before, after, "--", *paths)
+    if found is None:
+        return ["unknown"]
+    return [path for path in found.decode().splitlines() if code_of(path, before) != code_of(path, after)]
+
+
+@cache
+def code_of(path: str, commit: str) -> Any:
+    """A file at a commit, without comments and docstrings, on which no figure depends; None if it was not there."""
+    source = git("show", f"{commit}:{path}")
+    if source is None or not path.endswith(".py"):
+        return source
+    tree = ast.parse(source)
+    for part in ast.walk(tree):
+        if isinstance(part, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(part) is not None:
+            del part.body[0]
+    return ast.dump(tree)
+
+
+def git(*words: str) -> bytes | None:
+    """What a command of git prints; None if it fails."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True)
+    return done.stdout if done.returncode == 0 else None
 
 
 def main() -> None:

@@ -145,18 +145,24 @@ def test_figures_older_than_the_code_are_listed(tmp_path, monkeypatch):
     git("init", "--quiet")
     (tmp_path / "omnidraft" / "cli").mkdir(parents=True)
     commits = []
-    for changed in ("omnidraft/decoding.py", "omnidraft/lifting.py", "omnidraft/cli/demo.py"):
-        (tmp_path / changed).write_text(changed)
+    steps = [("decoding", "a = 1"), ("lifting", "a = 1"), ("cli/demo", "a = 1"), ("lifting", '"""A."""\na = 1  # b'),
+             ("lifting", "a = 2")]
+    for changed, code in steps:
+        (tmp_path / "omnidraft" / f"{changed}.py").write_text(code)
         git("add", ".")
         git("commit", "--quiet", "--message", changed)
         commits.append(git("rev-parse", "HEAD")[:12])
     monkeypatch.setattr(report, "ROOT", tmp_path)
     figures = {"commit": commits[1], "cells": {"a": {"mean": 1}, "b": {"mean": 2}},
                "measured": {"cells / b": {"commit": commits[0]}}}
-    assert report.older("speed", figures) == f"speed: cells / b at commit {commits[0]}, changes since: 1"
+    changed = "changed since: omnidraft/lifting.py"
+    assert report.older("speed", figures) == (f"speed: cells / b at commit {commits[0]}, {changed}\n"
+                                                f"speed: the file at commit {commits[1]}, {changed}")
     del figures["measured"]
-    assert report.older("speed", figures) == ""  # the command line is not measured
-    assert report.older("demo", {"tasks": {"math": 1}}) == "demo: the file at commit unknown, changes since: unknown"
+    assert report.older("speed", figures) == f"speed: the file at commit {commits[1]}, {changed}"
+    git("reset", "--quiet", "--hard", commits[3])
+    assert report.older("speed", figures) == ""  # the command line is not measured, nor are words
+    assert report.older("demo", {"tasks": {"math": 1}}) == "demo: the file at commit unknown, changed since: unknown"
 
 
 def test_no_figure_is_older_than_the_code_but_those_that_are_listed():

@@ -514,6 +514,22 @@ def test_dtype_and_device_are_chosen_and_told(pair_of_folders):
     assert models.load(folder, backend="torch").device.type in model.kernel or torch.cuda.is_available()
 
 
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])  # the second up to transformers 4.55
+def test_on_a_cpu_what_is_stored_in_bfloat16_stays_so_if_it_is_fast(pair_of_folders, tmp_path, monkeypatch, key):
+    model = transformers.AutoModelForCausalLM.from_pretrained(pair_of_folders[1], dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    shutil.copyfile(pair_of_folders[1] / "tokenizer.json", tmp_path / "tokenizer.json")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: config.pop("dtype")}))
+    for units in ({"avx512_bf16": True}, {"avx512_bf16": False}, {}):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda units=units: units, raising=False)
+        expected = torch.bfloat16 if any(units.values()) else torch.float32
+        assert load(tmp_path).dtype == expected and load(tmp_path, "float32").dtype == torch.float32
+        assert load(pair_of_folders[1]).dtype == torch.float32  # stored with more bits
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert load(tmp_path).dtype == torch.float32
+
+
 @pytest.mark.parametrize("change", [{"num_hidden_layers": 0}, {"num_hidden_layers": -1}, {"sliding_window": "x"}])
 def test_a_config_that_only_fails_when_it_is_used_is_one_line(pair_of_folders, tmp_path, change):
     folder = shutil.copytree(pair_of_folders[1], tmp_path / "model")

@@ -38,7 +38,7 @@ def generate(
         show_default=False, help="Text to continue; read from stdin if - or missing.")] = None,
     chat: options.Chat = None,
     stop: Annotated[list[str] | None, options.output(
-        "--stop", show_default=False, help="A string that ends the text; repeatable.")] = None,
+        show_default=False, help="A string that ends the text; repeatable.")] = None,
     json_lines: options.JsonLines = False,
 ) -> None:
     """Continue a text by speculative decoding."""
@@ -72,7 +72,7 @@ def rounds_of(pair: Pair, prompt: Any, how: Options, seed: int, **more: Any) -> 
 def chat(
     models: options.Served, decoding: options.Decoding,
     system: Annotated[str | None, options.models(
-        "--system", help="System message.")] = None,
+        help="System message.")] = None,
 ) -> None:
     """Chat, one message per line (embedded models forget earlier ones). /exit quits."""
     pair, how = models.served(decoding.options())

@@ -83,7 +83,7 @@ def check(
         help="A model, a folder, a tokenizer.json, or `exactness`, to check the rules.")] = None,
     target: Annotated[str | None, typer.Argument(help="The same, for the target.")] = None,
     rank: Annotated[str | None, options.models(
-        "--rank", metavar="TARGET",
+        metavar="TARGET",
         help="Try all drafters that are here, and the one given, and list the fastest first.",
     )] = None,
     text: Annotated[str | None, options.models(

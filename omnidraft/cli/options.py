@@ -100,7 +100,7 @@ class Models:
     device: Annotated[str, models(
         help="With torch: cpu, cuda, cuda:1, mps, auto.")] = "auto"
     dtype: Annotated[str, models(
-        help="float32, float64; with torch bfloat16, float16.")] = "auto"
+        help="float32, float64; with torch float16, bfloat16 (auto, where it is fast).")] = "auto"
     threads: Annotated[int | None, models(
         min=1, help="With torch: threads on a CPU.", show_default="all cores")] = None
 

@@ -24,14 +24,14 @@ def escape(text: str, keep: str = "\n\t") -> str:
     >>> escape("a\x1b[31mb")
     'a\\x1b[31mb'
     """
-    shown = []
+    shown = ""
     for char in text:
         is_safe = ord(char) in _SHOWN or unicodedata.category(char) not in _UNSAFE
         if is_safe or char in keep:
-            shown.append(char)
+            shown += char
         else:
-            shown.append(char.encode("unicode_escape", "surrogatepass").decode())
-    return "".join(shown)
+            shown += char.encode("unicode_escape", "surrogatepass").decode()
+    return shown
 
 
 def show_bytes(data: bytes) -> str:

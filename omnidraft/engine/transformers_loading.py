@@ -39,14 +39,12 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
                trust_remote_code: bool = False, **more: Any) -> dict[str, Any]:
     """Arguments of a TransformersModel; raises OmnidraftError with one line (see its `load`)."""
     device, device_why = choose_device(device)
-    number, dtype_why = choose_dtype(dtype, device)
     if device_map is not None:
         device_why = "by device_map"
     asked = more.get("attn_implementation")
     if asked not in (None, *ATTENTION) and not trust_remote_code:
         raise OmnidraftError(f"attn_implementation {asked!r} may be code from a hub: choose "
                              f"{' or '.join(ATTENTION)}, or give trust_remote_code=True")
-    how = {"dtype": number, "device_map": device_map}
     folder = Path(os.path.expanduser(name))
     source = str(folder)  # what transformers opens
     if is_gguf(folder):
@@ -57,6 +55,10 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
         folder, online = fetch(name)
         source = name if online else str(folder)
     with one_line(f"cannot load {source}"):
+        config = read_json(folder / "config.json")  # {} for a GGUF
+        stored = config.get("dtype") or config.get("torch_dtype")
+        number, dtype_why = choose_dtype(dtype, device, stored)
+        how = {"dtype": number, "device_map": device_map}
         if is_gguf(folder):
             model, tokenizer = from_file(folder, device, how, more)
         else:
@@ -104,9 +106,11 @@ def from_folder(source: str, folder: Path, device: str, how: dict[str, Any], tru
 
 def check_layers(source: Any, layers: Any, tensors: Collection[str]) -> None:
     """Raise OmnidraftError for no layers, or more than tensors, which take very long to build."""
-    if type(layers) is int and layers < 1:
+    if type(layers) is not int:
+        return
+    if layers < 1:
         raise OmnidraftError(f"{source}: a model with {layers} layers cannot be used")
-    if type(layers) is int and layers > len(tensors):
+    if layers > len(tensors):
         raise OmnidraftError(f"{source}: the weights lack some of its {layers} layers")
 
 
@@ -115,7 +119,7 @@ def complete(source: Any, device: str, **how: Any) -> Any:
     model, found = transformers.AutoModelForCausalLM.from_pretrained(
         source, output_loading_info=True, **how)
     # subtle: transformers fills these with random numbers, without an error
-    missing = set(found["missing_keys"]) & dict(model.named_parameters()).keys()
+    missing = dict(model.named_parameters()).keys() & found["missing_keys"]
     if missing:
         raise OmnidraftError(f"{source}: the weights lack {min(missing)}")
     if how["device_map"] is None:
@@ -164,24 +168,30 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
-def choose_dtype(dtype: str, device: str) -> tuple[Any, str]:
-    """The dtype for `from_pretrained` and the reason; raises OmnidraftError if it is unknown."""
+def choose_dtype(dtype: str, device: str, stored: Any = None) -> tuple[Any, str]:
+    """The dtype for `from_pretrained` and the reason; raises OmnidraftError if it is unknown.
+
+    stored: the name of the dtype of the weights. What is not bfloat16 would lose precision in it.
+    """
     if dtype not in DTYPES:
         raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     if dtype != "auto":
         return getattr(torch, dtype), "as asked"
-    if device == "cpu":
-        return torch.float32, "the fastest on a CPU"
-    return "auto", "as stored"
+    if device != "cpu":
+        return "auto", "as stored"
+    units = getattr(torch.cpu, "get_capabilities", dict)()  # older releases of PyTorch do not tell
+    if stored == "bfloat16" and units.get("avx512_bf16"):  # subtle: where there is AMX, it is too
+        return torch.bfloat16, "the fastest here"
+    return torch.float32, "the fastest on a CPU"
 
 
 def choose_device(device: str) -> tuple[str, str]:
     """The device and the reason ("cpu", "as asked"); raises OmnidraftError if it is missing."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        for kind, found in there.items():
-            if found:
-                return kind, "the fastest here"
+        if torch.cuda.is_available():
+            return "cuda", "the fastest here"
+        if torch.backends.mps.is_available():
+            return "mps", "the fastest here"
         return "cpu", "no CUDA or MPS here"
     try:
         torch.empty(0, device=device).cpu()  # "meta" holds no numbers

@@ -93,8 +93,9 @@ class TransformersModel:
              **more: Any) -> "TransformersModel":
         """Load a Hugging Face folder or hub id; raises OmnidraftError with one line.
 
-        `dtype` "auto" is the stored one, or float32 on a CPU; `device` "auto" is cuda, else mps,
-        else cpu. `more` goes to `from_pretrained`; a `device_map` spreads the model over devices.
+        `dtype` "auto" is the stored one, or float32 on a CPU, unless it is bfloat16 and the CPU
+        multiplies that; `device` "auto" is cuda, else mps, else cpu. `more` goes to
+        `from_pretrained`; a `device_map` spreads the model over devices.
         """
         with quiet(), one_line(f"cannot use {name_or_folder}, check its config.json"):
             made = cls(**load_parts(str(name_or_folder), dtype, device, **more))
