@@ -204,7 +204,8 @@ def test_texts_that_cannot_be_compared_decide_nothing():
 
 
 def test_the_guard_reads_new_texts_and_learning_goes_on_from_the_present_weights(folders, monkeypatch):
-    learner, read, learned, began = learner_of(paired(folders), Schedule(every=2, held_out=0), rate=1e-2), [], [], []
+    learner = learner_of(paired(folders), Schedule(every=2, replay=1, held_out=0), rate=1e-2)
+    read, learned, began = [], [], []
     trainer, look = learner.trainer, learner.guard.look
     expected, step = trainer.expected_acceptance, trainer.step
 
@@ -224,7 +225,7 @@ def test_the_guard_reads_new_texts_and_learning_goes_on_from_the_present_weights
     monkeypatch.setattr(trainer, "step", stepped)
     monkeypatch.setattr(trainer, "expected_acceptance", lambda pair, texts: (read.extend(texts), expected(pair, texts))[1])
     serve(learner, PROMPTS * 2)
-    assert len(began) == 8 and any(decided for decided, _ in began) and len(read) == 28 and len(learned) == 16
+    assert len(began) == 8 and any(decided for decided, _ in began) and len(read) == 28 and len(learned) == 16 + 7
 
 
 def state(number: int, steps: int | None = None) -> dict:
