@@ -43,12 +43,10 @@ DEPENDS = {"alignment": ("omnidraft/vocabulary.py", "omnidraft/ngram_cache.py", 
            "vllm": (*WITH_ENGINES, ":!omnidraft/learning"),
            **dict.fromkeys(("learning", "real_llm", "shift", "adaptive", "device"), WITH_LEARNING)}
 OLDER = {  # result files with figures that are older than the code (a test allows no others), and why
-    "adaptive": "before the guard's tolerance of small losses",
     "device": "needs a GPU",
     "learning": "other seeds, all weights, llama3-like: hours",
     "pace": "the rows of SmolLM2: an hour each",
     "real_llm": "days of learning; GSM8K, code and Alpaca for Qwen are new",
-    "shift": "before the guard's tolerance of small losses",
     "vllm": "the rows of SmolLM2: an hour"}
 REAL_PAIRS = ("babyllama-tok361:stories260K", "stories260K:babyllama-tok361")
 PARTS = {  # the sections of docs/results.md: a result file, and how it is shown
