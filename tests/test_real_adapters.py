@@ -44,6 +44,7 @@ def test_a_drafter_learns_what_a_target_wrote_and_the_adapter_is_found_by_its_we
     pair.target.name = "renamed"
     adapter = store.load(pair)
     assert adapter.lora.rank == 4 and adapter.statistics.held_out == 6 and adapter.statistics.updates == 8
+    assert adapter.statistics.learned_tokens == 0  # no user's time is saved yet
     assert all(np.isfinite(array).all() for array in adapter.lora.parameters.values())
     assert adapter.statistics.rate_share == 1 / 16 and not adapter.states
     texts = tmp_path / "texts"
