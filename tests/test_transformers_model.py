@@ -514,6 +514,10 @@ def test_dtype_and_device_are_chosen_and_told(pair_of_folders):
     assert models.load(folder, backend="torch").device.type in model.kernel or torch.cuda.is_available()
 
 
+def test_an_unknown_dtype_is_told_before_a_hub_is_asked():
+    assert "unknown dtype 'int3'" in complaint(lambda: models.load("nobody/nothing", "int3", backend="torch"))
+
+
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])  # the second up to transformers 4.55
 def test_on_a_cpu_what_is_stored_in_bfloat16_stays_so_if_it_is_fast(pair_of_folders, tmp_path, monkeypatch, key):
     model = transformers.AutoModelForCausalLM.from_pretrained(pair_of_folders[1], dtype=torch.bfloat16)

@@ -39,6 +39,8 @@ def load_parts(name: str, dtype: str, device: str, device_map: Any = None,
                trust_remote_code: bool = False, **more: Any) -> dict[str, Any]:
     """Arguments of a TransformersModel; raises OmnidraftError with one line (see its `load`)."""
     device, device_why = choose_device(device)
+    if dtype not in DTYPES:
+        raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     if device_map is not None:
         device_why = "by device_map"
     asked = more.get("attn_implementation")
@@ -168,13 +170,11 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
-def choose_dtype(dtype: str, device: str, stored: Any = None) -> tuple[Any, str]:
-    """The dtype for `from_pretrained` and the reason; raises OmnidraftError if it is unknown.
+def choose_dtype(dtype: str, device: str, stored: Any) -> tuple[Any, str]:
+    """The dtype for `from_pretrained` and the reason.
 
-    stored: the name of the dtype of the weights. What is not bfloat16 would lose precision in it.
+    stored: the name of the weights' dtype, if known. Others would lose precision in bfloat16.
     """
-    if dtype not in DTYPES:
-        raise OmnidraftError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     if dtype != "auto":
         return getattr(torch, dtype), "as asked"
     if device != "cpu":
